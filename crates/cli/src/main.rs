@@ -1,0 +1,2 @@
+//! Galvani.
+fn main() {}
