@@ -28,7 +28,8 @@ pub struct Weight {
     pub dims: Vec<usize>,
     /// Encoding of the rows.
     pub format: Format,
-    /// Rows of the source this weight consists of, in order, when it is a shard; `None` means all.
+    /// Rows of the source this weight consists of, in order, when it is a shard; `None` means all. In stacked experts they
+    /// count within each expert.
     pub row_range: Option<std::ops::Range<usize>>,
     /// Columns (numbers along the row, block aligned) when it is a shard; `None` means all.
     pub column_range: Option<std::ops::Range<usize>>,
