@@ -159,6 +159,15 @@ pub trait EventSink: Send {
     fn send(&mut self, event: Event) -> bool;
 }
 
+/// A closure as a sink.
+pub struct FnSink<F>(pub F);
+
+impl<F: FnMut(Event) -> bool + Send> EventSink for FnSink<F> {
+    fn send(&mut self, event: Event) -> bool {
+        (self.0)(event)
+    }
+}
+
 /// Why a request was not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
@@ -191,6 +200,12 @@ pub enum SubmitError {
     /// The engine is draining or has stopped.
     #[error("the engine is shutting down")]
     ShuttingDown,
+    /// The backend failed too often to be trusted: nothing is taken until a restart.
+    #[error("the engine refuses requests since its backend is broken: {reason}")]
+    Broken {
+        /// The last failure.
+        reason: String,
+    },
 }
 
 /// The engine's state at one moment, pulled by whoever wants it.
