@@ -1,0 +1,200 @@
+//! Which compiled function serves which instruction set and format.
+
+use galvani_graph::{Activation, Format};
+
+use super::act::CHUNK;
+use super::tile::TileOut;
+use super::{float, tile};
+use crate::dot::{BlockFormat, for_block_format};
+use crate::isa::Isa;
+use crate::pack::TILE_ROWS;
+use crate::quantise::ActTile;
+use crate::simd::Simd;
+use crate::simd::lanes::Lanes;
+use crate::simd::math;
+
+/// (tile, units, rows, how many, results)
+pub(super) type RowsFn = unsafe fn(*const u8, usize, &ActTile, usize, &mut TileOut);
+/// (tile, k, rows, how many, results)
+pub(super) type FloatFn = unsafe fn(*const u8, usize, &[*const f32; CHUNK], usize, &mut TileOut);
+
+/// Splits `count` rows over kernels of fixed height. Rows of a chunk lie side by side up to its interleave's height, so
+/// a kernel may compute rows beyond `count` (their results are not used), but none beyond that height.
+///
+/// # Safety
+/// As [`tile::rows`].
+#[inline(always)]
+unsafe fn dispatch<S: Simd, F: BlockFormat, const WIDEST: usize>(
+    at: *const u8,
+    units: usize,
+    act: &ActTile,
+    count: usize,
+    out: &mut TileOut,
+) {
+    let out = out.rows.as_mut_ptr();
+    let mut first = 0;
+    while first < count {
+        // SAFETY: the caller's contract; row `first` lies `first` elements on.
+        unsafe {
+            let act = ActTile {
+                codes: act.codes.add(crate::pack::BLOCK * first),
+                planes: act.planes.add(first),
+                ..*act
+            };
+            let out: *mut [f32; TILE_ROWS] = out.add(first);
+            match (count - first).min(WIDEST) {
+                1 => tile::rows::<S, F, 1>(at, units, &act, out),
+                2 => tile::rows::<S, F, 2>(at, units, &act, out),
+                3..=4 => tile::rows::<S, F, 4>(at, units, &act, out),
+                5..=8 if WIDEST >= 8 => tile::rows::<S, F, 8>(at, units, &act, out),
+                9..=12 if WIDEST >= 16 => tile::rows::<S, F, 12>(at, units, &act, out),
+                _ if WIDEST >= 16 => tile::rows::<S, F, 16>(at, units, &act, out),
+                _ => unreachable!("the widest kernel is 4, 8 or 16 rows"),
+            }
+        }
+        first += WIDEST;
+    }
+}
+
+/// # Safety
+/// As [`float::rows`].
+#[inline(always)]
+unsafe fn dispatch_float<S: Simd, const E: u8, const WIDEST: usize>(
+    at: *const u8,
+    k: usize,
+    x: &[*const f32; CHUNK],
+    count: usize,
+    out: &mut TileOut,
+) {
+    let out = out.rows.as_mut_ptr();
+    let mut first = 0;
+    while first < count {
+        // SAFETY: the caller's contract; pointers beyond `count` repeat the last row.
+        unsafe {
+            let x = x.as_ptr().add(first);
+            let out: *mut [f32; TILE_ROWS] = out.add(first);
+            match (count - first).min(WIDEST) {
+                1 => float::rows::<S, E, 1>(at, k, x, out),
+                2 => float::rows::<S, E, 2>(at, k, x, out),
+                3..=4 => float::rows::<S, E, 4>(at, k, x, out),
+                5..=8 if WIDEST >= 8 => float::rows::<S, E, 8>(at, k, x, out),
+                _ if WIDEST >= 16 => float::rows::<S, E, 16>(at, k, x, out),
+                _ => unreachable!("the widest kernel is 4, 8 or 16 rows"),
+            }
+        }
+        first += WIDEST;
+    }
+}
+
+/// # Safety
+/// The contract of [`Simd`].
+#[inline(always)]
+unsafe fn gate_rows<S: Simd>(activation: Activation, gate: &mut TileOut, up: &TileOut, count: usize) {
+    for (gate, up) in gate.rows[..count].iter_mut().zip(&up.rows) {
+        // SAFETY: both are 16 numbers.
+        unsafe {
+            let g = math::activate::<S>(activation, S::load_f(gate.as_ptr()));
+            S::store_f(gate.as_mut_ptr(), S::mul(g, S::load_f(up.as_ptr())));
+        }
+    }
+}
+
+/// One module an instruction set: the same generic code compiled for it.
+macro_rules! compiled {
+    ($module:ident, $simd:ty, $widest:literal $(, $feature:literal)?) => {
+        mod $module {
+            use super::*;
+
+            $(#[target_feature(enable = $feature)])?
+            pub unsafe fn rows<F: BlockFormat>(
+                at: *const u8, units: usize, act: &ActTile, count: usize, out: &mut TileOut,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { dispatch::<$simd, F, $widest>(at, units, act, count, out) }
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            pub unsafe fn floats<const E: u8>(
+                at: *const u8, k: usize, x: &[*const f32; CHUNK], count: usize, out: &mut TileOut,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { dispatch_float::<$simd, E, $widest>(at, k, x, count, out) }
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            pub unsafe fn gate(activation: Activation, gate: &mut TileOut, up: &TileOut, count: usize) {
+                // SAFETY: the caller's contract.
+                unsafe { gate_rows::<$simd>(activation, gate, up, count) }
+            }
+        }
+    };
+}
+
+compiled!(portable, Lanes, 4);
+#[cfg(target_arch = "x86_64")]
+compiled!(avx2, crate::simd::avx2::Avx2, 4, "avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
+compiled!(
+    avx512,
+    crate::simd::avx512::Avx512,
+    16,
+    "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"
+);
+
+/// Calls `$with!(module)` with the module compiled for `$isa`.
+macro_rules! for_isa {
+    ($isa:expr, $with:ident) => {
+        match $isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::AmxInt8 | Isa::Avx512Vnni => $with!(avx512),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => $with!(avx2),
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::AmxInt8 | Isa::Avx512Vnni | Isa::Avx2 => unreachable!("not on this architecture"),
+            Isa::Neon | Isa::Portable => $with!(portable),
+        }
+    };
+}
+
+/// The kernel for a packed format.
+pub(super) fn rows_fn(isa: Isa, format: Format) -> RowsFn {
+    macro_rules! of_isa {
+        ($m:ident) => {{
+            macro_rules! of_format {
+                ($f:ty) => {
+                    $m::rows::<$f>
+                };
+            }
+            for_block_format!(format, of_format, unreachable!("only packed formats have units"))
+        }};
+    }
+    for_isa!(isa, of_isa)
+}
+
+/// The kernel for float tiles.
+pub(super) fn float_fn(isa: Isa, format: Format) -> FloatFn {
+    macro_rules! of_isa {
+        ($m:ident) => {
+            match float::encoding(format) {
+                float::F16 => $m::floats::<{ float::F16 }>,
+                float::BF16 => $m::floats::<{ float::BF16 }>,
+                _ => $m::floats::<{ float::F32 }>,
+            }
+        };
+    }
+    for_isa!(isa, of_isa)
+}
+
+/// `gate = act(gate) * up` for `count` rows.
+///
+/// # Safety
+/// The machine has `isa`.
+pub(super) unsafe fn gate(isa: Isa, activation: Activation, gate: &mut TileOut, up: &TileOut, count: usize) {
+    macro_rules! of_isa {
+        // SAFETY: the caller's contract.
+        ($m:ident) => {
+            unsafe { $m::gate(activation, gate, up, count) }
+        };
+    }
+    for_isa!(isa, of_isa);
+}
