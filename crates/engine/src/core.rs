@@ -43,6 +43,8 @@ pub struct Core<B: Backend> {
     sessions: HashMap<RequestId, Session>,
     buffers: StepBuffers,
     scratch: Scratch,
+    // Events not delivered yet.
+    outbox: Vec<(RequestId, Event)>,
     panics: u32,
     broken: Option<String>,
 }
@@ -58,6 +60,7 @@ impl<B: Backend> Core<B> {
             sessions: HashMap::with_capacity(limits.live_max.min(1 << 16)),
             buffers: StepBuffers::new(&limits),
             scratch: Scratch::default(),
+            outbox: Vec::new(),
             panics: 0,
             broken: None,
         }
@@ -96,7 +99,7 @@ impl<B: Backend> Core<B> {
     /// Cancels a request; an unknown one has already ended.
     pub fn cancel(&mut self, id: RequestId) {
         if let Some(event) = self.scheduler.cancel(id) {
-            self.dispatch(vec![(id, event)]);
+            self.outbox.push((id, event));
         }
     }
 
@@ -107,9 +110,14 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Requests in the engine.
+    /// Requests in the engine; one whose last event waits to be delivered has left.
     pub fn live(&self) -> usize {
-        self.sessions.len()
+        self.scheduler.len()
+    }
+
+    /// Whether no event waits for [`Core::deliver`].
+    pub fn all_delivered(&self) -> bool {
+        self.outbox.is_empty()
     }
 
     /// Why the backend is no longer used, if so.
@@ -127,7 +135,8 @@ impl<B: Backend> Core<B> {
         &self.scheduler
     }
 
-    /// Runs one step. `false` when there is nothing to do.
+    /// Runs one step. `false` when there is nothing to do. Its events wait for [`Core::deliver`], so that the state can be
+    /// made known before anybody acts on them.
     pub fn step(&mut self) -> bool {
         let Some(batch) = self.scheduler.next() else {
             return false;
@@ -163,7 +172,7 @@ impl<B: Backend> Core<B> {
             }
         };
         let events = self.scheduler.commit(results);
-        self.dispatch(events);
+        self.outbox.extend(events);
         if let Some(reason) = self.broken.clone() {
             self.fail_all(&format!("the engine's backend is broken: {reason}"));
         }
@@ -178,18 +187,17 @@ impl<B: Backend> Core<B> {
             row < row_end
         });
         let id = part.expect("the row is one of the batch").id;
-        let mut events = self.scheduler.abandon();
+        self.outbox.extend(self.scheduler.abandon());
         if self.scheduler.contains(id) {
             let message = "the model gave a logit that is not finite".to_owned();
-            events.push((id, self.scheduler.fail(id, message)));
+            self.outbox.push((id, self.scheduler.fail(id, message)));
         }
-        self.dispatch(events);
     }
 
     fn fail_all(&mut self, message: &str) {
         for id in self.scheduler.ids() {
             let event = self.scheduler.fail(id, message.to_owned());
-            self.dispatch(vec![(id, event)]);
+            self.outbox.push((id, event));
         }
     }
 
@@ -221,21 +229,24 @@ impl<B: Backend> Core<B> {
         results
     }
 
-    /// Sends events to their sinks. A sink that is gone cancels its request.
-    fn dispatch(&mut self, events: Vec<(RequestId, Event)>) {
-        for (id, event) in events {
+    /// Sends the waiting events to their sinks. A sink that is gone cancels its request. Whether there were any.
+    pub fn deliver(&mut self) -> bool {
+        let any = !self.outbox.is_empty();
+        for (id, event) in self.outbox.drain(..) {
             let last = matches!(event, Event::Finished { .. } | Event::Failed { .. });
             let Some(session) = self.sessions.get_mut(&id) else {
                 continue;
             };
             let listening = deliver(&mut session.sink, event);
-            if last {
+            if last || !listening {
                 self.sessions.remove(&id);
-            } else if !listening {
-                self.sessions.remove(&id);
+            }
+            if !last && !listening {
+                // It may have ended in this very step; then there is nothing left to cancel, nor anybody to tell.
                 self.scheduler.cancel(id);
             }
         }
+        any
     }
 }
 

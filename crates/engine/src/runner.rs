@@ -25,6 +25,8 @@ struct Inbox {
     id_next: u64,
     // Requests submitted and not yet ended.
     live: usize,
+    // None is left, and every last event has been delivered.
+    idle: bool,
     draining: bool,
     stopping: bool,
     // The thread has ended; with a reason if by a fault.
@@ -85,6 +87,7 @@ impl Engine {
                 commands: Vec::new(),
                 id_next: 1,
                 live: 0,
+                idle: true,
                 draining: false,
                 stopping: false,
                 ended: false,
@@ -159,6 +162,7 @@ impl EngineHandle {
         let id = RequestId(inbox.id_next);
         inbox.id_next += 1;
         inbox.live += 1;
+        inbox.idle = false;
         inbox.commands.push(Command::Submit(id, Box::new(request), sink));
         drop(inbox);
         self.shared.wake.notify_one();
@@ -202,11 +206,11 @@ impl EngineHandle {
         self.wait_idle(limit.max(Duration::from_secs(1)))
     }
 
-    /// Blocks until no request is left, at most for `limit`; whether that came true.
+    /// Blocks until no request is left and every last event is delivered, at most for `limit`; whether that came true.
     pub fn wait_idle(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let mut inbox = self.shared.lock();
-        while inbox.live > 0 && !inbox.ended {
+        while !inbox.idle && !inbox.ended {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
@@ -221,10 +225,10 @@ impl EngineHandle {
         true
     }
 
-    /// Whether no request is there.
+    /// Whether no request is there and every last event is delivered.
     pub fn is_idle(&self) -> bool {
         let inbox = self.shared.lock();
-        inbox.live == 0 || inbox.ended
+        inbox.idle || inbox.ended
     }
 
     /// Why the engine takes nothing more until a restart, if its backend or its thread failed.
@@ -260,9 +264,22 @@ fn tick<B: Backend>(core: &mut Core<B>, shared: &Shared) -> bool {
     }
     if stopping {
         core.cancel_all();
-    } else {
-        core.step();
     }
+    // The state is known before the events: who reads of an end finds the place free and the counts right.
+    publish(core, shared);
+    if core.deliver() {
+        publish(core, shared);
+    }
+    if !stopping && core.step() {
+        publish(core, shared);
+        core.deliver();
+        publish(core, shared);
+    }
+    // Submissions that slipped in before `stopping` was seen are answered by the guard.
+    !stopping
+}
+
+fn publish<B: Backend>(core: &Core<B>, shared: &Shared) {
     let mut inbox = shared.lock();
     let arrived = inbox
         .commands
@@ -270,14 +287,13 @@ fn tick<B: Backend>(core: &mut Core<B>, shared: &Shared) -> bool {
         .filter(|command| matches!(command, Command::Submit(..)))
         .count();
     inbox.live = core.live() + arrived;
+    inbox.idle = inbox.live == 0 && core.all_delivered();
     inbox.stats = core.stats();
     if inbox.broken.is_none() {
         inbox.broken = core.broken().map(str::to_owned);
     }
     drop(inbox);
     shared.progress.notify_all();
-    // Submissions that slipped in before `stopping` was seen are answered by the guard.
-    !stopping
 }
 
 /// Runs when the thread ends, however it ends: nobody may wait for a thread that is gone.
@@ -293,6 +309,7 @@ impl Drop for EndGuard {
             inbox.broken = Some("the engine's thread panicked (a mistake in the engine)".to_owned());
         }
         inbox.live = 0;
+        inbox.idle = true;
         let left = std::mem::take(&mut inbox.commands);
         drop(inbox);
         self.shared.progress.notify_all();

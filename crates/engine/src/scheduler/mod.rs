@@ -136,9 +136,9 @@ impl Scheduler {
         self.waiting.insert(key);
     }
 
-    /// Whether there is nothing to run.
-    pub fn is_idle(&self) -> bool {
-        self.sequences.is_empty()
+    /// Sequences running and waiting.
+    pub fn len(&self) -> usize {
+        self.sequences.len()
     }
 
     /// Whether `id` is in the scheduler.

@@ -197,6 +197,7 @@ impl Life {
                     .cancel(RequestId(1 + self.random.below(id_next as usize + 1) as u64));
             }
             let ran = self.core.step();
+            self.core.deliver();
             self.core.scheduler().check_integrity()?;
             if !ran {
                 idle_rounds += 1;
