@@ -25,8 +25,9 @@ const ALIGNMENT_DEFAULT: u32 = 32;
 const ALIGNMENT_MAX: u32 = 1 << 20;
 /// Smallest possible key: its length, one character, type, one byte of value.
 const KEY_BYTES_MIN: u64 = 8 + 1 + 4 + 1;
-/// Smallest possible tensor: name length, one character, dimension count, one size, type, offset.
-const TENSOR_BYTES_MIN: u64 = 8 + 1 + 4 + 8 + 4 + 8;
+/// Smallest possible tensor: name length, one character, dimension count, type, offset. (Sizes come on top, but an entry
+/// without any deserves its own message.)
+const TENSOR_BYTES_MIN: u64 = 8 + 1 + 4 + 4 + 8;
 
 /// One file's header.
 pub(super) struct Header {
