@@ -1,5 +1,7 @@
 //! What can go wrong before anything runs on the CPU.
 
+use crate::isa::IsaError;
+
 /// A CPU backend that cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CpuError {
@@ -12,18 +14,13 @@ pub enum CpuError {
         most: usize,
     },
     /// Kernels were asked for that this machine cannot run.
-    #[error("instruction set {wanted} is not available here; available: {available}")]
-    Isa {
-        /// The name asked for.
-        wanted: String,
-        /// The names this machine has.
-        available: String,
-    },
+    #[error(transparent)]
+    Isa(#[from] IsaError),
     /// A worker thread could not be started.
-    #[error("worker thread {index} could not be started: {source}")]
+    #[error("{threads} threads could not be started: {source}")]
     Spawn {
-        /// Which worker.
-        index: usize,
+        /// How many were asked for.
+        threads: usize,
         /// The system's reason.
         source: std::io::Error,
     },

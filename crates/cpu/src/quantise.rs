@@ -121,6 +121,18 @@ impl ActRows {
         }
     }
 
+    /// Quantises rows `rows` of the `total` rows of `x`.
+    ///
+    /// # Safety
+    /// `x` is valid for these rows of `k` numbers and not written meanwhile; nobody else writes these rows, and nobody
+    /// reads the buffer before a barrier.
+    pub unsafe fn quantise_rows(&self, x: InView, rows: std::ops::Range<usize>, total: usize) {
+        for row in rows {
+            // SAFETY: the caller's contract.
+            unsafe { self.quantise_blocks(x, row, total, 0, self.blocks) };
+        }
+    }
+
     /// Quantises `rows` rows of `x`, alone. For a few rows this is cheaper than the barrier after
     /// [`ActRows::quantise_part`]: each worker then keeps its own `ActRows`.
     ///

@@ -1,0 +1,123 @@
+//! Plain arrays, for the compiler to vectorise as the target allows (NEON, SSE2).
+
+use half::f16;
+
+use super::{LANES, Lanes};
+
+/// No special instructions. Products and sums are rounded separately.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Portable;
+
+type V = [f32; LANES];
+
+#[inline(always)]
+fn map2(a: V, b: V, f: impl Fn(f32, f32) -> f32) -> V {
+    std::array::from_fn(|i| f(a[i], b[i]))
+}
+
+impl Lanes for Portable {
+    type V = V;
+    const TILE_VECTORS: usize = 1;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> V {
+        [x; LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> V {
+        // SAFETY: the caller gives 16 numbers.
+        unsafe { from.cast::<V>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, v: V) {
+        // SAFETY: the caller gives room for 16 numbers.
+        unsafe { to.cast::<V>().write_unaligned(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_half(from: *const u16) -> V {
+        // SAFETY: the caller gives 16 numbers.
+        let bits = unsafe { from.cast::<[u16; LANES]>().read_unaligned() };
+        bits.map(|bits| f16::from_bits(bits).to_f32())
+    }
+
+    #[inline(always)]
+    unsafe fn store_half(to: *mut u16, v: V) {
+        let bits = v.map(|x| f16::from_f32(x).to_bits());
+        // SAFETY: the caller gives room for 16 numbers.
+        unsafe { to.cast::<[u16; LANES]>().write_unaligned(bits) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: V, b: V) -> V {
+        map2(a, b, |a, b| a + b)
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: V, b: V) -> V {
+        map2(a, b, |a, b| a - b)
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: V, b: V) -> V {
+        map2(a, b, |a, b| a * b)
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: V, b: V) -> V {
+        map2(a, b, |a, b| a / b)
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: V, b: V, c: V) -> V {
+        std::array::from_fn(|i| a[i] * b[i] + c[i])
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: V, b: V) -> V {
+        map2(a, b, |a, b| if a > b { a } else { b })
+    }
+
+    #[inline(always)]
+    unsafe fn min(a: V, b: V) -> V {
+        map2(a, b, |a, b| if a < b { a } else { b })
+    }
+
+    #[inline(always)]
+    unsafe fn round(v: V) -> V {
+        // Adding and taking away 1.5 * 2^23 rounds |x| < 2^22 to the nearest integer; all callers are far inside.
+        let magic = 12_582_912.0_f32;
+        v.map(|x| (x + magic) - magic)
+    }
+
+    #[inline(always)]
+    unsafe fn scale_by_power(v: V, n: V) -> V {
+        map2(v, n, |v, n| v * f32::from_bits(((n as i32 + 127) as u32) << 23))
+    }
+
+    #[inline(always)]
+    unsafe fn zero_where_less(x: V, bound: V, v: V) -> V {
+        std::array::from_fn(|i| if x[i] < bound[i] { 0.0 } else { v[i] })
+    }
+
+    #[inline(always)]
+    unsafe fn keep_between(v: V, first: usize, end: usize, other: V) -> V {
+        std::array::from_fn(|i| if i >= first && i < end { v[i] } else { other[i] })
+    }
+
+    #[inline(always)]
+    unsafe fn sum(v: V) -> f32 {
+        let a: [f32; 8] = std::array::from_fn(|i| v[i] + v[i + 8]);
+        let b: [f32; 4] = std::array::from_fn(|i| a[i] + a[i + 4]);
+        (b[0] + b[2]) + (b[1] + b[3])
+    }
+
+    #[inline(always)]
+    unsafe fn largest(v: V) -> f32 {
+        v.iter()
+            .copied()
+            .fold(f32::NEG_INFINITY, |a, b| if a > b { a } else { b })
+    }
+}
