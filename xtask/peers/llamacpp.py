@@ -7,6 +7,7 @@ usage: llamacpp.py LIB_DIR MODEL.gguf THREADS COMMAND [ARG..]     one JSON objec
   tg N REPS          N tokens decoded one by one from an empty cache, tok/s
   batch S N REPS     S sequences decoding N tokens each in common batches, tok/s over all
   greedy N FILE      for each line of FILE (JSON: {"ids": [..]}) N greedy tokens with the gap between the two best logits
+  tokens FILE        token ids of each line of FILE (JSON: {"text": ..}), special tokens parsed
   ppl CTX FILE       perplexity of the token ids in FILE (JSON list), windows of CTX, second half scored
 """
 import ctypes as c
@@ -62,6 +63,7 @@ class Peer:
             ("llama_model_get_vocab", c.c_void_p, [c.c_void_p]), ("llama_vocab_n_tokens", c.c_int32, [c.c_void_p]),
             ("llama_get_memory", c.c_void_p, [c.c_void_p]), ("llama_memory_clear", None, [c.c_void_p, c.c_bool]),
             ("llama_synchronize", None, [c.c_void_p]),
+            ("llama_tokenize", c.c_int32, [c.c_void_p, c.c_char_p, c.c_int32, c.POINTER(c.c_int32), c.c_int32, c.c_bool, c.c_bool]),
         ):
             f = getattr(l, name)
             f.restype, f.argtypes = result, args
@@ -77,6 +79,14 @@ class Peer:
         self.vocab = l.llama_vocab_n_tokens(l.llama_model_get_vocab(self.model))
         self.batch = l.llama_batch_init(2048, 0, 1)
         self.load_seconds = time.perf_counter() - start
+
+    def tokens(self, text):
+        raw = text.encode()
+        ids = (c.c_int32 * (len(raw) + 8))()
+        vocab = self.l.llama_model_get_vocab(self.model)
+        count = self.l.llama_tokenize(vocab, raw, len(raw), ids, len(ids), True, True)
+        assert count >= 0, count
+        return ids[:count]
 
     def clear(self):
         self.l.llama_memory_clear(self.l.llama_get_memory(self.context), True)
@@ -153,6 +163,10 @@ def main():
                 peer.decode([best], [len(ids) + step], [0], [1])
                 row = 0
             print(json.dumps({"ids": out, "gaps": gaps}), flush=True)
+    elif command == "tokens":
+        peer = Peer(lib_dir, model, int(threads))
+        for line in open(args[0]):
+            print(json.dumps({"ids": peer.tokens(json.loads(line)["text"])}))
     elif command == "ppl":
         import numpy as np
         context = int(args[0])
