@@ -473,6 +473,9 @@ impl WeightSource for Checkpoint {
             .tensor(&weight.name)
             .ok_or_else(|| wrong("is not in the checkpoint".into()))?;
         let part = Part::of(info, weight).map_err(&wrong)?;
+        if rows.is_empty() {
+            return Ok(Cow::Borrowed(&[]));
+        }
         let rows = if weight.dims.len() == 1 {
             part.columns.clone()
         } else {

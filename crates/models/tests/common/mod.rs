@@ -12,11 +12,21 @@ use galvani_graph::{
 use galvani_weights::safetensors::Safetensors;
 use galvani_weights::{Checkpoint, quant};
 
-pub const FAMILIES: [&str; 7] = ["llama", "smollm3", "qwen2", "qwen3", "qwen3_moe", "granite", "gemma3_text"];
+pub const FAMILIES: [&str; 7] = [
+    "llama",
+    "smollm3",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "granite",
+    "gemma3_text",
+];
 
 /// A path below `goldens/`.
 pub fn golden_path(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../goldens").join(path)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../goldens")
+        .join(path)
 }
 
 /// Both containers of a tiny checkpoint.
@@ -42,8 +52,14 @@ pub fn golden(folder: &str) -> Golden {
         file.read(tensor, 0..bytes.len(), &mut bytes).unwrap();
         bytes
     };
-    let ids = bytes("ids").chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as u32).collect();
-    let logits = bytes("logits").chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    let ids = bytes("ids")
+        .chunks_exact(8)
+        .map(|b| i64::from_le_bytes(b.try_into().unwrap()) as u32)
+        .collect();
+    let logits = bytes("logits")
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+        .collect();
     Golden { ids, logits }
 }
 
@@ -66,9 +82,17 @@ pub enum Feed {
 }
 
 /// Logits of every position.
-pub fn logits<B: Backend>(backend: &B, graph: &Graph, weights: &dyn WeightSource, ids: &[u32], feed: Feed) -> Vec<f32> {
+pub fn logits<B: Backend>(
+    backend: &B,
+    graph: &Graph,
+    weights: &dyn WeightSource,
+    ids: &[u32],
+    feed: Feed,
+) -> Vec<f32> {
     let mut program = backend.compile(graph, weights, LIMITS).unwrap();
-    feed_steps(ids, feed, vocab(graph), |step, out| backend.run(&mut program, step, out).unwrap())
+    feed_steps(ids, feed, vocab(graph), |step, out| {
+        backend.run(&mut program, step, out).unwrap()
+    })
 }
 
 pub fn vocab(graph: &Graph) -> usize {
@@ -118,7 +142,9 @@ pub fn feed_steps(
 /// Largest difference; NaN counts as infinite.
 pub fn worst(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, |worst, d| if d.is_nan() { f32::INFINITY } else { d.max(worst) })
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, |worst, d| {
+        if d.is_nan() { f32::INFINITY } else { d.max(worst) }
+    })
 }
 
 /// A checkpoint whose weights are all given as F32.
@@ -126,7 +152,10 @@ pub struct Dequantised<'a>(pub &'a Checkpoint);
 
 impl Dequantised<'_> {
     pub fn graph(mut graph: Graph) -> Graph {
-        graph.weights.iter_mut().for_each(|weight| weight.format = Format::F32);
+        graph
+            .weights
+            .iter_mut()
+            .for_each(|weight| weight.format = Format::F32);
         graph
     }
 }
@@ -134,7 +163,10 @@ impl Dequantised<'_> {
 impl WeightSource for Dequantised<'_> {
     fn rows(&self, weight: &Weight, rows: Range<usize>) -> Result<Cow<'_, [u8]>, BackendError> {
         let format = self.0.tensor(&weight.name).unwrap().format;
-        let stored = Weight { format, ..weight.clone() };
+        let stored = Weight {
+            format,
+            ..weight.clone()
+        };
         let bytes = self.0.rows(&stored, rows.clone())?;
         let mut numbers = vec![0.0; rows.len() * weight.row_len()];
         quant::dequantize(format, &bytes, &mut numbers).unwrap();

@@ -7,6 +7,8 @@
 mod gguf_config;
 mod gguf_names;
 mod hub_names;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use gguf_config::translate;
 pub(crate) use gguf_names::from_gguf;

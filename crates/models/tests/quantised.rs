@@ -1,0 +1,54 @@
+//! Quantised GGUFs: blocks used as they are give what the dequantised weights give.
+
+mod common;
+
+use common::{Dequantised, Feed, golden, golden_path, logits, worst};
+use galvani_cpu::reference::Reference;
+use galvani_graph::{Backend, fuse};
+use galvani_models::build;
+use galvani_weights::Checkpoint;
+
+/// (file, root mean square distance of the quantised model's logits from those of the f32 one, which spread by 0.8)
+const FILES: [(&str, f32); 5] = [
+    ("Q8_0.gguf", 0.03),
+    ("Q4_K_M.gguf", 0.3),
+    ("IQ4_XS.gguf", 0.3),
+    ("MXFP4_MOE.gguf", 0.03),
+    ("split/m-00002-of-00004.gguf", 0.001),
+];
+
+fn check<B: Backend>(backend: &B) {
+    let golden = golden("gguf/f32");
+    for (file, float_distance) in FILES {
+        let checkpoint = Checkpoint::open(&golden_path(&format!("gguf/{file}"))).unwrap();
+        let graph = build(&checkpoint).unwrap().graph;
+        let f32_graph = Dequantised::graph(graph.clone());
+        let wanted = logits(
+            &Reference,
+            &f32_graph,
+            &Dequantised(&checkpoint),
+            &golden.ids,
+            Feed::Whole,
+        );
+        for graph in [&graph, &fuse(graph.clone())] {
+            let got = logits(backend, graph, &checkpoint, &golden.ids, Feed::Chunks(16));
+            let off = worst(&got, &wanted);
+            assert!(off < 1e-4, "{file}: off by {off:e}");
+        }
+        let off = rms(&wanted, &golden.logits);
+        assert!(
+            off < float_distance && off > 0.0,
+            "{file}: {off:e} from the f32 model"
+        );
+    }
+}
+
+fn rms(a: &[f32], b: &[f32]) -> f32 {
+    let sum: f32 = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum();
+    (sum / a.len() as f32).sqrt()
+}
+
+#[test]
+fn reference() {
+    check(&Reference);
+}
