@@ -18,72 +18,72 @@ pub struct Candidate {
 pub struct Buffers {
     top: Vec<(f32, u32)>,
     candidates: Vec<Candidate>,
-    keyed: Vec<(f32, Candidate)>,
+    kept: Vec<Candidate>,
+    border: Vec<(u64, Candidate)>,
+    masses: Vec<f64>,
     weights: Vec<f32>,
     sums: Vec<f64>,
 }
 
-/// First guess of how many tokens hold the wanted probability; it grows by [`GUESS_GROWTH`] until it is enough.
-const GUESS_FIRST: usize = 64;
-const GUESS_GROWTH: usize = 8;
+/// As many of the likeliest tokens nearly always hold the wanted share of the probability.
+const NUCLEUS_GUESS: usize = 256;
+/// Up to here sorting is cheaper than a histogram.
+const SORT_MAX: usize = 512;
+/// A histogram's bucket is the upper 14 bits of a key: 5 bits of the mantissa.
+const BUCKET_SHIFT: u32 = 18;
+const BUCKETS: usize = (f32::INFINITY.to_bits() >> BUCKET_SHIFT) as usize + 1;
 
 /// Draws a token from `row`, in which minus infinity marks what may not be chosen. `max` is the row's largest number; the
 /// temperature is above 0. The filters come in the order top-k, typical-p, top-p, min-p, each on what the one before left.
 pub fn draw(params: &SamplingParams, row: &[f32], max: f32, index: u64, buffers: &mut Buffers) -> u32 {
-    let Buffers {
-        top,
-        candidates,
-        keyed,
-        weights,
-        sums,
-    } = buffers;
     let random = unit(params.seed, index);
     let temperature = params.temperature;
-    let limited = params.top_k > 0 && params.top_k < row.len();
     let typical = params.typical_p < 1.0;
-    let nucleus = params.top_p < 1.0;
-    candidates.clear();
-    if limited {
-        largest(row, params.top_k, top);
-        candidates.extend(top.iter().map(|(x, token)| Candidate {
-            token: *token,
-            weight: scan::exp((x - max) / temperature),
-        }));
-    } else {
-        weights.resize(row.len(), 0.0);
-        sums.clear();
-        scan::weigh(row, max, temperature, weights, sums);
-        if !typical && !nucleus && params.min_p <= 0.0 {
-            return pick_from_row(weights, sums, random);
-        }
-        let total: f64 = sums.iter().sum();
-        if !typical && nucleus {
-            // The tokens with the most weight come from thresholds: sorting the vocabulary would take longer.
-            nucleus_of_row(weights, total * f64::from(params.top_p), params.min_p, top);
-            candidates.extend(top.iter().map(|(weight, token)| Candidate {
+    let mut nucleus = params.top_p < 1.0;
+    buffers.candidates.clear();
+    if params.top_k > 0 && params.top_k < row.len() {
+        largest(row, params.top_k, &mut buffers.top);
+        buffers
+            .candidates
+            .extend(buffers.top.iter().map(|(x, token)| Candidate {
                 token: *token,
+                weight: scan::exp((x - max) / temperature),
+            }));
+    } else {
+        buffers.weights.resize(row.len(), 0.0);
+        buffers.sums.clear();
+        scan::weigh(row, max, temperature, &mut buffers.weights, &mut buffers.sums);
+        if !typical && !nucleus && params.min_p <= 0.0 {
+            return pick_from_row(&buffers.weights, &buffers.sums, random);
+        }
+        let easy = !typical && nucleus && easy_nucleus(buffers, params.top_p);
+        if easy {
+            nucleus = false;
+        } else {
+            // What min-p drops at the end may go at once, unless another filter counts it.
+            let floor = if typical || nucleus { 0.0 } else { params.min_p };
+            let weights = buffers.weights.iter().zip(0u32..);
+            let kept = weights.filter(|(weight, _)| **weight > 0.0 && **weight >= floor);
+            buffers.candidates.extend(kept.map(|(weight, token)| Candidate {
+                token,
                 weight: *weight,
             }));
-            keep_likely(candidates, params.min_p);
-            return pick(candidates, random);
         }
-        let floor = if typical { 0.0 } else { params.min_p };
-        let weights = weights.iter().zip(0u32..);
-        let kept = weights.filter(|(weight, _)| **weight > 0.0 && **weight >= floor);
-        candidates.extend(kept.map(|(weight, token)| Candidate {
-            token,
-            weight: *weight,
-        }));
     }
     if typical {
-        keep_typical(candidates, params.typical_p, keyed);
+        keep_typical(buffers, params.typical_p, |token| {
+            (max - row[token as usize]) / temperature
+        });
     }
     if nucleus {
-        let wanted = total_weight(candidates) * f64::from(params.top_p);
-        keep_mass(candidates, wanted, |candidate| -candidate.weight, keyed);
+        let wanted = total_weight(&buffers.candidates) * f64::from(params.top_p);
+        // Weights are at most 1, and the bits of positive floats are in their order.
+        keep_mass(buffers, wanted, |candidate| {
+            1.0f32.to_bits().saturating_sub(candidate.weight.to_bits())
+        });
     }
-    keep_likely(candidates, params.min_p);
-    pick(candidates, random)
+    keep_likely(&mut buffers.candidates, params.min_p);
+    pick(&buffers.candidates, random)
 }
 
 /// The `count` largest numbers of the row with their tokens, best first, ties by the lower token; minus infinity is left
@@ -124,26 +124,24 @@ fn best_first(a: &(f32, u32), b: &(f32, u32)) -> std::cmp::Ordering {
     b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
 }
 
-/// The fewest tokens that reach the weight `wanted`, best first; may stop early below `min_p` of the best.
-fn nucleus_of_row(weights: &[f32], wanted: f64, min_p: f32, top: &mut Vec<(f32, u32)>) {
-    let mut guess = GUESS_FIRST;
-    loop {
-        largest(weights, guess, top);
-        let mut mass = 0.0;
-        let reached = top.iter().position(|(weight, _)| {
-            mass += f64::from(*weight);
-            mass >= wanted
-        });
-        if let Some(last) = reached {
-            top.truncate(last + 1);
-            return;
-        }
-        let min_p_binds = top.last().is_some_and(|(weight, _)| *weight < min_p);
-        if guess >= weights.len() || min_p_binds {
-            return;
-        }
-        guess = guess.saturating_mul(GUESS_GROWTH);
-    }
+/// Fills the candidates with the fewest tokens that reach the share `top_p` of the row, if these are as few as usual.
+fn easy_nucleus(buffers: &mut Buffers, top_p: f32) -> bool {
+    let wanted = buffers.sums.iter().sum::<f64>() * f64::from(top_p);
+    largest(&buffers.weights, NUCLEUS_GUESS, &mut buffers.top);
+    let mut mass = 0.0;
+    let reached = buffers.top.iter().position(|(weight, _)| {
+        mass += f64::from(*weight);
+        mass >= wanted
+    });
+    let Some(last) = reached else {
+        return false;
+    };
+    let kept = buffers.top[..=last].iter();
+    buffers.candidates.extend(kept.map(|(weight, token)| Candidate {
+        token: *token,
+        weight: *weight,
+    }));
+    true
 }
 
 fn total_weight(candidates: &[Candidate]) -> f64 {
@@ -153,48 +151,60 @@ fn total_weight(candidates: &[Candidate]) -> f64 {
         .sum()
 }
 
-/// Keeps the fewest candidates, in ascending order of `key` (ties by the lower token), that reach the weight `wanted`.
-fn keep_mass(
-    candidates: &mut Vec<Candidate>,
-    wanted: f64,
-    key: impl Fn(&Candidate) -> f32,
-    keyed: &mut Vec<(f32, Candidate)>,
-) {
-    let order =
-        |a: &(f32, Candidate), b: &(f32, Candidate)| a.0.total_cmp(&b.0).then(a.1.token.cmp(&b.1.token));
-    keyed.clear();
-    keyed.extend(candidates.iter().map(|candidate| (key(candidate), *candidate)));
-    candidates.clear();
-    let (mut sorted, mut guess, mut mass) = (0, GUESS_FIRST, 0.0);
-    while sorted < keyed.len() {
-        let rest = &mut keyed[sorted..];
-        let count = guess.min(rest.len());
-        if count < rest.len() {
-            rest.select_nth_unstable_by(count, order);
+/// Keeps the fewest candidates, in ascending order of `key` (bits of a float that is not negative; ties by the lower
+/// token), that reach the weight `wanted`. A histogram over the keys finds the bucket that holds the border; only
+/// that one is sorted.
+fn keep_mass(buffers: &mut Buffers, wanted: f64, key: impl Fn(&Candidate) -> u32) {
+    let Buffers {
+        candidates,
+        kept,
+        border,
+        masses,
+        ..
+    } = buffers;
+    let bucket = |key: u32| ((key >> BUCKET_SHIFT) as usize).min(BUCKETS - 1);
+    kept.clear();
+    border.clear();
+    let (mut at, mut mass) = (0, 0.0);
+    let small = candidates.len() <= SORT_MAX;
+    if !small {
+        masses.clear();
+        masses.resize(BUCKETS, 0.0);
+        for candidate in &*candidates {
+            masses[bucket(key(candidate))] += f64::from(candidate.weight);
         }
-        rest[..count].sort_unstable_by(order);
-        for (_, candidate) in &rest[..count] {
-            candidates.push(*candidate);
-            mass += f64::from(candidate.weight);
-            if mass >= wanted {
-                return;
-            }
+        while at + 1 < BUCKETS && mass + masses[at] < wanted {
+            mass += masses[at];
+            at += 1;
         }
-        sorted += count;
-        guess = guess.saturating_mul(GUESS_GROWTH);
     }
+    for candidate in &*candidates {
+        let key = key(candidate);
+        if small || bucket(key) == at {
+            border.push((u64::from(key) << 32 | u64::from(candidate.token), *candidate));
+        } else if bucket(key) < at {
+            kept.push(*candidate);
+        }
+    }
+    border.sort_unstable_by_key(|(key, _)| *key);
+    for (_, candidate) in border {
+        kept.push(*candidate);
+        mass += f64::from(candidate.weight);
+        if mass >= wanted {
+            break;
+        }
+    }
+    std::mem::swap(candidates, kept);
 }
 
-/// Locally typical sampling: the fewest tokens whose surprise is nearest to the expected one.
-fn keep_typical(candidates: &mut Vec<Candidate>, share: f32, keyed: &mut Vec<(f32, Candidate)>) {
-    let total = total_weight(candidates);
-    let surprise = |candidate: &Candidate| -(f64::from(candidate.weight) / total).ln();
-    let expected: f64 = candidates
-        .iter()
-        .map(|candidate| f64::from(candidate.weight) / total * surprise(candidate))
-        .sum();
-    let key = |candidate: &Candidate| (surprise(candidate) - expected).abs() as f32;
-    keep_mass(candidates, total * f64::from(share), key, keyed);
+/// Locally typical sampling: the fewest tokens whose surprise is nearest to the expected one. `distance` of a token is
+/// its surprise less that of the likeliest, which cancels out.
+fn keep_typical(buffers: &mut Buffers, share: f32, distance: impl Fn(u32) -> f32) {
+    let total = total_weight(&buffers.candidates);
+    let weighted = |candidate: &Candidate| f64::from(candidate.weight) * f64::from(distance(candidate.token));
+    let expected = (buffers.candidates.iter().map(weighted).sum::<f64>() / total) as f32;
+    let key = |candidate: &Candidate| (distance(candidate.token) - expected).abs().to_bits();
+    keep_mass(buffers, total * f64::from(share), key);
 }
 
 fn keep_likely(candidates: &mut Vec<Candidate>, min_p: f32) {

@@ -1,7 +1,7 @@
 //! Passes over a whole row of logits: written over fixed lanes so that the compiler vectorises them, and instantiated
 //! for AVX2 where the machine has it. No operation is reordered or contracted between the two, so their bits are equal.
 
-const LANES: usize = 16;
+const LANES: usize = 32;
 /// Numbers whose maximum is found before anybody looks which it is.
 const BLOCK: usize = 2048;
 
@@ -182,18 +182,18 @@ fn sum_exp_body(row: &[f32], max: f32, temperature: f32) -> f64 {
 #[inline(always)]
 fn weigh_body(row: &[f32], max: f32, temperature: f32, weights: &mut [f32], sums: &mut Vec<f64>) {
     for (block, out) in row.chunks(WEIGH_BLOCK).zip(weights.chunks_mut(WEIGH_BLOCK)) {
-        for (x, weight) in block.iter().zip(&mut *out) {
-            *weight = exp((x - max) / temperature);
-        }
         let mut lanes = [0.0f32; LANES];
-        let (chunks, rest) = out.as_chunks::<LANES>();
-        for chunk in chunks {
+        let (chunks, rest) = block.as_chunks::<LANES>();
+        let (out_chunks, out_rest) = out.as_chunks_mut::<LANES>();
+        for (chunk, out) in chunks.iter().zip(out_chunks) {
             for lane in 0..LANES {
-                lanes[lane] += chunk[lane];
+                out[lane] = exp((chunk[lane] - max) / temperature);
+                lanes[lane] += out[lane];
             }
         }
-        for (lane, weight) in rest.iter().enumerate() {
-            lanes[lane] += weight;
+        for (lane, (x, out)) in rest.iter().zip(out_rest).enumerate() {
+            *out = exp((x - max) / temperature);
+            lanes[lane] += *out;
         }
         sums.push(lanes.iter().map(|x| f64::from(*x)).sum());
     }
