@@ -291,14 +291,15 @@ pub(crate) unsafe fn write_block(tile: &ActTile, element: usize, scale: f32, cod
 /// The element exists and is the caller's to write.
 #[inline(always)]
 pub(crate) unsafe fn write_planes(tile: &ActTile, element: usize, scale: f32, halves: [i32; 2]) {
-    let sum = halves[0] + halves[1];
+    // Codes of numbers that are not finite may be anything; their scale is not finite either, and decides.
+    let sum = halves[0].wrapping_add(halves[1]);
     // SAFETY: the caller's contract.
     unsafe {
         let plane = |index: usize| tile.planes.cast_mut().add(index * tile.plane + element);
         *plane(SCALE) = scale;
         *plane(SCALED_SUM) = scale * sum as f32;
-        *plane(MINUS_SUM).cast::<i32>() = -sum;
-        *plane(MINUS_HALVES[0]).cast::<i32>() = -halves[0];
-        *plane(MINUS_HALVES[1]).cast::<i32>() = -halves[1];
+        *plane(MINUS_SUM).cast::<i32>() = sum.wrapping_neg();
+        *plane(MINUS_HALVES[0]).cast::<i32>() = halves[0].wrapping_neg();
+        *plane(MINUS_HALVES[1]).cast::<i32>() = halves[1].wrapping_neg();
     }
 }

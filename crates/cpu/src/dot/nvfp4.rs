@@ -1,5 +1,6 @@
 //! NVFP4: e2m1 numbers with an unsigned e4m3 scale for each 16. Unit of 64 numbers: `[4][16] e4m3, [2][4 groups]`.
-//! Codes are twice the number plus 16; the scale is halved. The bit pattern 0x7f means a scale of zero.
+//! Codes are twice the number plus 16; the scale is halved. The byte 0x7f is a
+//! scale of zero; otherwise the top bit is ignored.
 //!
 //! A sub-block of 16 keeps number j in the low and j + 8 in the high nibble of byte j, so vector 2 s holds groups
 //! 4 s and 4 s + 2 of its block, vector 2 s + 1 groups 4 s + 1 and 4 s + 3.
@@ -25,9 +26,9 @@ impl BlockFormat for Nvfp4 {
 
     fn pack(rows: &UnitRows<'_>, out: &mut [u8]) {
         for sub in 0..4 {
-            bytes(rows, &mut out[16 * sub..], |row| match row[sub] & 0x7f {
+            bytes(rows, &mut out[16 * sub..], |row| match row[sub] {
                 0x7f => 0,
-                scale => scale,
+                scale => scale & 0x7f,
             });
         }
         words(rows, 4, 8, &mut out[64..]);

@@ -13,8 +13,9 @@ mod act;
 mod epilogue;
 mod float;
 mod table;
+#[cfg(test)]
+mod tests;
 mod tile;
-
 
 use galvani_graph::Activation;
 

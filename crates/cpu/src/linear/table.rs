@@ -44,12 +44,11 @@ unsafe fn dispatch<S: Simd, F: BlockFormat, const WIDEST: usize>(
             let out: *mut [f32; TILE_ROWS] = out.add(first);
             match (count - first).min(WIDEST) {
                 1 => tile::rows::<S, F, 1>(at, units, &act, out),
-                2 => tile::rows::<S, F, 2>(at, units, &act, out),
-                3..=4 => tile::rows::<S, F, 4>(at, units, &act, out),
-                5..=8 if WIDEST >= 8 => tile::rows::<S, F, 8>(at, units, &act, out),
-                9..=12 if WIDEST >= 16 => tile::rows::<S, F, 12>(at, units, &act, out),
+                2 if WIDEST >= 16 => tile::rows::<S, F, 2>(at, units, &act, out),
+                2..=4 => tile::rows::<S, F, 4>(at, units, &act, out),
+                5..=8 if WIDEST >= 16 => tile::rows::<S, F, 8>(at, units, &act, out),
                 _ if WIDEST >= 16 => tile::rows::<S, F, 16>(at, units, &act, out),
-                _ => unreachable!("the widest kernel is 4, 8 or 16 rows"),
+                _ => unreachable!("the widest kernel is 4 or 16 rows"),
             }
         }
         first += WIDEST;
@@ -75,11 +74,10 @@ unsafe fn dispatch_float<S: Simd, const E: u8, const WIDEST: usize>(
             let out: *mut [f32; TILE_ROWS] = out.add(first);
             match (count - first).min(WIDEST) {
                 1 => float::rows::<S, E, 1>(at, k, x, out),
-                2 => float::rows::<S, E, 2>(at, k, x, out),
-                3..=4 => float::rows::<S, E, 4>(at, k, x, out),
-                5..=8 if WIDEST >= 8 => float::rows::<S, E, 8>(at, k, x, out),
+                2..=4 => float::rows::<S, E, 4>(at, k, x, out),
+                5..=8 if WIDEST >= 16 => float::rows::<S, E, 8>(at, k, x, out),
                 _ if WIDEST >= 16 => float::rows::<S, E, 16>(at, k, x, out),
-                _ => unreachable!("the widest kernel is 4, 8 or 16 rows"),
+                _ => unreachable!("the widest kernel is 4 or 16 rows"),
             }
         }
         first += WIDEST;

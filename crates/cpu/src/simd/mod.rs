@@ -66,7 +66,7 @@ pub trait Simd: Copy {
     unsafe fn u8_f32(p: *const u8) -> Self::F;
     /// 16 signed bytes at `p`.
     unsafe fn i8_f32(p: *const u8) -> Self::F;
-    /// 16 bytes e4m3 without sign at `p`, none of them 0x7f.
+    /// 16 bytes e4m3 without sign at `p`; 0x7f counts as the number 480.
     unsafe fn e4m3(p: *const u8) -> Self::F;
     /// 16 bytes e8m0 at `p`: half of `2^(e - 127)`.
     unsafe fn e8m0_half(p: *const u8) -> Self::F;
