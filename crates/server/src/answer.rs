@@ -52,7 +52,11 @@ impl Answer {
                     if self.calls.len() <= index {
                         self.calls.resize_with(index + 1, Call::default);
                     }
-                    self.calls[index] = Call { id, name, arguments: String::new() };
+                    self.calls[index] = Call {
+                        id,
+                        name,
+                        arguments: String::new(),
+                    };
                 }
                 ParsedEvent::ToolCallArguments { index, delta } => {
                     if let Some(call) = self.calls.get_mut(index) {
@@ -131,19 +135,30 @@ impl Totals {
 
 /// A finite number for JSON.
 pub fn finite(logprob: f32) -> f32 {
-    if logprob.is_finite() { logprob.max(IMPOSSIBLE) } else { IMPOSSIBLE }
+    if logprob.is_finite() {
+        logprob.max(IMPOSSIBLE)
+    } else {
+        IMPOSSIBLE
+    }
 }
 
 /// A token's name in log-probabilities.
 pub fn token_name(tokenizer: &Tokenizer, token: u32, as_id: bool) -> String {
-    if as_id { format!("token_id:{token}") } else { tokenizer.token_text(token).unwrap_or_default() }
+    if as_id {
+        format!("token_id:{token}")
+    } else {
+        tokenizer.token_text(token).unwrap_or_default()
+    }
 }
 
 fn chat_entry(tokenizer: &Tokenizer, token: u32, logprob: f32, as_id: bool) -> Map<String, Value> {
     let mut entry = Map::new();
     entry.insert("token".to_owned(), json!(token_name(tokenizer, token, as_id)));
     entry.insert("logprob".to_owned(), json!(finite(logprob)));
-    entry.insert("bytes".to_owned(), json!(tokenizer.token_bytes(token).unwrap_or_default()));
+    entry.insert(
+        "bytes".to_owned(),
+        json!(tokenizer.token_bytes(token).unwrap_or_default()),
+    );
     entry
 }
 
@@ -188,14 +203,17 @@ impl TextLogprobs {
             self.tokens.push(token_name(tokenizer, token, as_id));
             self.text_offset.push(*offset);
             *offset += tokenizer.token_text(token).map_or(0, |text| text.chars().count());
-            self.token_logprobs.push(logprob.map_or(Value::Null, |item| json!(finite(item.logprob))));
+            self.token_logprobs
+                .push(logprob.map_or(Value::Null, |item| json!(finite(item.logprob))));
             self.top_logprobs.push(match logprob {
                 Some(item) if alternatives > 0 => {
                     let mut top = Map::new();
                     for (token, logprob) in &item.top {
-                        top.entry(token_name(tokenizer, *token, as_id)).or_insert(json!(finite(*logprob)));
+                        top.entry(token_name(tokenizer, *token, as_id))
+                            .or_insert(json!(finite(*logprob)));
                     }
-                    top.entry(token_name(tokenizer, item.token, as_id)).or_insert(json!(finite(item.logprob)));
+                    top.entry(token_name(tokenizer, item.token, as_id))
+                        .or_insert(json!(finite(item.logprob)));
                     Value::Object(top)
                 }
                 _ => Value::Null,
@@ -216,9 +234,7 @@ impl TextLogprobs {
 
 /// vLLM's `prompt_logprobs`: for each token of the prompt an object by id, the first `null`.
 pub fn prompt_logprobs(tokenizer: &Tokenizer, prompt: &[Option<TokenLogprob>]) -> Value {
-    let entry = |token: u32, logprob: f32, rank: Option<usize>| {
-        json!({"logprob": finite(logprob), "rank": rank, "decoded_token": token_name(tokenizer, token, false)})
-    };
+    let entry = |token: u32, logprob: f32, rank: Option<usize>| json!({"logprob": finite(logprob), "rank": rank, "decoded_token": token_name(tokenizer, token, false)});
     prompt
         .iter()
         .map(|item| {
@@ -227,7 +243,9 @@ pub fn prompt_logprobs(tokenizer: &Tokenizer, prompt: &[Option<TokenLogprob>]) -
             for (rank, (token, logprob)) in item.top.iter().enumerate() {
                 object.insert(token.to_string(), entry(*token, *logprob, Some(rank + 1)));
             }
-            object.entry(item.token.to_string()).or_insert_with(|| entry(item.token, item.logprob, None));
+            object
+                .entry(item.token.to_string())
+                .or_insert_with(|| entry(item.token, item.logprob, None));
             Value::Object(object)
         })
         .collect()
@@ -235,5 +253,7 @@ pub fn prompt_logprobs(tokenizer: &Tokenizer, prompt: &[Option<TokenLogprob>]) -
 
 /// Seconds since 1970.
 pub fn now() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_secs())
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs())
 }

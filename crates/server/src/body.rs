@@ -40,7 +40,12 @@ impl<'a> Body<'a> {
                 None => ignored.push(name.chars().take(100).collect()),
             }
         }
-        Ok(Self { endpoint, fields, limits, ignored })
+        Ok(Self {
+            endpoint,
+            fields,
+            limits,
+            ignored,
+        })
     }
 
     /// The limits that the body was read under.
@@ -60,13 +65,17 @@ impl<'a> Body<'a> {
 
     /// The field's text.
     pub fn raw(&self, name: &str) -> Option<&'a RawValue> {
-        assert!(fields::find(self.endpoint, name).is_some(), "{name} has no row for this endpoint");
+        assert!(
+            fields::find(self.endpoint, name).is_some(),
+            "{name} has no row for this endpoint"
+        );
         self.fields.get(name)
     }
 
     /// A `Number` field.
     pub fn number(&self, name: &str) -> Option<f64> {
-        self.raw(name).and_then(|raw| serde_json::from_str(raw.get()).ok())
+        self.raw(name)
+            .and_then(|raw| serde_json::from_str(raw.get()).ok())
     }
 
     /// An `Integer` field.
@@ -76,7 +85,8 @@ impl<'a> Body<'a> {
 
     /// An `Integer` field that the table keeps at 0 or above; larger than the machine holds is as good as its largest.
     pub fn count(&self, name: &str) -> Option<usize> {
-        self.integer(name).map(|value| usize::try_from(value.max(0)).unwrap_or(usize::MAX))
+        self.integer(name)
+            .map(|value| usize::try_from(value.max(0)).unwrap_or(usize::MAX))
     }
 
     /// A `Bool` field.
@@ -86,7 +96,8 @@ impl<'a> Body<'a> {
 
     /// A `Text` or `Choice` field.
     pub fn text(&self, name: &str) -> Option<String> {
-        self.raw(name).and_then(|raw| serde_json::from_str(raw.get()).ok())
+        self.raw(name)
+            .and_then(|raw| serde_json::from_str(raw.get()).ok())
     }
 
     /// A field as a tree.
@@ -94,7 +105,9 @@ impl<'a> Body<'a> {
     /// # Errors
     /// When it is larger than the limits allow or holds a key twice.
     pub fn tree(&self, name: &str) -> Result<Option<Value>, ApiError> {
-        self.raw(name).map(|raw| json::tree(name, raw, self.limits.json_values_max)).transpose()
+        self.raw(name)
+            .map(|raw| json::tree(name, raw, self.limits.json_values_max))
+            .transpose()
     }
 }
 
@@ -124,7 +137,8 @@ fn check(field: &Field, raw: &RawValue) -> Result<(), ApiError> {
     let fits = match field.kind {
         Kind::Number { min, max, open } => {
             found == "number"
-                && serde_json::from_str::<f64>(text).is_ok_and(|v| v <= max && if open { v > min } else { v >= min })
+                && serde_json::from_str::<f64>(text)
+                    .is_ok_and(|v| v <= max && if open { v > min } else { v >= min })
         }
         Kind::Integer { min, max } => found == "number" && whole(text).is_some_and(|v| v >= min && v <= max),
         Kind::Bool => found == "boolean",
@@ -133,18 +147,25 @@ fn check(field: &Field, raw: &RawValue) -> Result<(), ApiError> {
                 && let Err(error) = serde_json::from_str::<String>(text)
             {
                 let error = error.to_string();
-                return Err(ApiError::field(field.name, error.split(" at line ").next().unwrap_or("bad string")));
+                return Err(ApiError::field(
+                    field.name,
+                    error.split(" at line ").next().unwrap_or("bad string"),
+                ));
             }
             found == "string" && text.len() - 2 <= bytes_max
         }
         Kind::Choice(names) => {
-            found == "string" && serde_json::from_str::<String>(text).is_ok_and(|v| names.contains(&v.as_str()))
+            found == "string"
+                && serde_json::from_str::<String>(text).is_ok_and(|v| names.contains(&v.as_str()))
         }
         Kind::Object => found == "object",
         Kind::List => found == "array",
         Kind::OneOf(types) => types.contains(&found),
         Kind::Refused(reason) => {
-            return Err(ApiError { code: Some("unsupported_field"), ..ApiError::field(field.name, reason) });
+            return Err(ApiError {
+                code: Some("unsupported_field"),
+                ..ApiError::field(field.name, reason)
+            });
         }
     };
     if fits {
@@ -152,7 +173,10 @@ fn check(field: &Field, raw: &RawValue) -> Result<(), ApiError> {
     }
     let shown: String = text.chars().take(60).collect();
     let dots = if shown.len() < text.len() { "..." } else { "" };
-    Err(ApiError::field(field.name, format!("got {found} {shown}{dots}, allowed: {}", field.kind.allowed())))
+    Err(ApiError::field(
+        field.name,
+        format!("got {found} {shown}{dots}, allowed: {}", field.kind.allowed()),
+    ))
 }
 
 #[cfg(test)]
@@ -182,7 +206,10 @@ mod tests {
                 }
                 Kind::Integer { min, max } => {
                     good.extend([format!("{min}"), format!("{max}"), "1.0".to_owned()]);
-                    bad.extend([format!("{}", i128::from(max) + 1), format!("{}", i128::from(min) - 1)]);
+                    bad.extend([
+                        format!("{}", i128::from(max) + 1),
+                        format!("{}", i128::from(min) - 1),
+                    ]);
                     bad.extend(["1.5", "1e400", "\"10\"", "{}", "[]", "false"].map(str::to_owned));
                 }
                 Kind::Bool => {
@@ -207,12 +234,22 @@ mod tests {
                 Kind::Refused(_) => bad.extend(["1", "\"x\""].map(str::to_owned)),
             }
             for value in good {
-                assert_eq!(ok(&value), Ok(()), "{} = {}", field.name, &value[..value.len().min(40)]);
+                assert_eq!(
+                    ok(&value),
+                    Ok(()),
+                    "{} = {}",
+                    field.name,
+                    &value[..value.len().min(40)]
+                );
                 tried += 1;
             }
             for value in bad {
                 let error = ok(&value).expect_err(&format!("{} = {value:.40}", field.name));
-                assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some(field.name)), "{value:.40}");
+                assert_eq!(
+                    (error.status.as_u16(), error.param.as_deref()),
+                    (400, Some(field.name)),
+                    "{value:.40}"
+                );
                 tried += 1;
             }
         }

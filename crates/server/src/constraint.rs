@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use galvani_engine::TokenMask;
-use galvani_text::grammar::{Budget, Constraint, Matcher};
+use galvani_text::grammar::{Budget, Constraint, Matcher, ToolChoice, tool_call_constraint};
 use galvani_text::parsers::ParserStyle;
 use serde_json::Value;
 
@@ -24,13 +24,20 @@ pub struct Plan {
 impl Plan {
     /// A plan that holds from the first token on.
     pub fn new(constraint: Constraint, param: &str) -> Self {
-        Self { constraint, param: param.to_owned(), after: None }
+        Self {
+            constraint,
+            param: param.to_owned(),
+            after: None,
+        }
     }
 
     /// The same, but reasoning that the prompt has opened comes first and is free.
     pub fn after_reasoning(self, style: &ParserStyle, in_reasoning: bool) -> Self {
         let close = style.reasoning.map(|reasoning| reasoning.close());
-        Self { after: close.filter(|_| in_reasoning), ..self }
+        Self {
+            after: close.filter(|_| in_reasoning),
+            ..self
+        }
     }
 }
 
@@ -45,13 +52,19 @@ pub fn read(body: &Body) -> Result<Option<Plan>, ApiError> {
     }
     plans.extend(structured_outputs(body)?);
     if let Some(schema) = body.tree("guided_json")? {
-        plans.push(Plan::new(Constraint::JsonSchema(schema_of("guided_json", schema)?), "guided_json"));
+        plans.push(Plan::new(
+            Constraint::JsonSchema(schema_of("guided_json", schema)?),
+            "guided_json",
+        ));
     }
     if let Some(source) = body.text("guided_regex") {
         plans.push(Plan::new(Constraint::Regex(source), "guided_regex"));
     }
     if let Some(choices) = body.tree("guided_choice")? {
-        plans.push(Plan::new(Constraint::Choice(texts("guided_choice", &choices)?), "guided_choice"));
+        plans.push(Plan::new(
+            Constraint::Choice(texts("guided_choice", &choices)?),
+            "guided_choice",
+        ));
     }
     if let Some(source) = body.text("guided_grammar") {
         plans.push(Plan::new(Constraint::Lark(source), "guided_grammar"));
@@ -63,23 +76,50 @@ pub fn read(body: &Body) -> Result<Option<Plan>, ApiError> {
     Ok(plans.pop())
 }
 
+/// The shape of an answer that calls: any of the tools, or the named one.
+///
+/// # Errors
+/// When the tools cannot be held to.
+pub fn calls(
+    style: &ParserStyle,
+    tools: Option<&Value>,
+    named: Option<&str>,
+    first_only: bool,
+) -> Result<Plan, ApiError> {
+    let (Some(style), Some(tools)) = (style.tools, tools) else {
+        return Err(ApiError::field("tool_choice", "needs tools"));
+    };
+    let choice = named.map_or(ToolChoice::Required, ToolChoice::Named);
+    Ok(Plan::new(
+        tool_call_constraint(style, tools, choice, !first_only)?,
+        "tools",
+    ))
+}
+
 /// Completions have no `response_format`.
 fn body_has(body: &Body, name: &str) -> bool {
     body.knows(name) && body.has(name)
 }
 
 fn response_format(body: &Body) -> Result<Option<Plan>, ApiError> {
-    let Some(format) = body.tree("response_format")? else { return Ok(None) };
+    let Some(format) = body.tree("response_format")? else {
+        return Ok(None);
+    };
     let param = "response_format";
     match format.get("type").and_then(Value::as_str) {
         Some("text") => Ok(None),
         Some("json_object") => Ok(Some(Plan::new(Constraint::JsonObject, param))),
         Some("json_schema") => {
             let inner = format.get("json_schema");
-            let schema = inner.and_then(|inner| inner.get("schema")).or_else(|| format.get("schema"));
+            let schema = inner
+                .and_then(|inner| inner.get("schema"))
+                .or_else(|| format.get("schema"));
             let param = "response_format.json_schema.schema";
             let schema = schema.ok_or_else(|| ApiError::field(param, "is needed: a JSON schema"))?;
-            Ok(Some(Plan::new(Constraint::JsonSchema(schema_of(param, schema.clone())?), param)))
+            Ok(Some(Plan::new(
+                Constraint::JsonSchema(schema_of(param, schema.clone())?),
+                param,
+            )))
         }
         other => {
             let other: String = other.unwrap_or("none").chars().take(60).collect();
@@ -90,7 +130,9 @@ fn response_format(body: &Body) -> Result<Option<Plan>, ApiError> {
 }
 
 fn structured_outputs(body: &Body) -> Result<Vec<Plan>, ApiError> {
-    let Some(Value::Object(outputs)) = body.tree("structured_outputs")? else { return Ok(Vec::new()) };
+    let Some(Value::Object(outputs)) = body.tree("structured_outputs")? else {
+        return Ok(Vec::new());
+    };
     let mut plans = Vec::new();
     for (kind, value) in outputs.iter().filter(|(_, value)| !value.is_null()) {
         let param = format!("structured_outputs.{}", kind.chars().take(60).collect::<String>());
@@ -105,7 +147,12 @@ fn structured_outputs(body: &Body) -> Result<Vec<Plan>, ApiError> {
             "regex" => Constraint::Regex(text()?),
             "choice" => Constraint::Choice(texts(&param, value)?),
             "grammar" => Constraint::Lark(text()?),
-            _ => return Err(ApiError::field(param, "allowed: json, json_object, regex, choice, grammar")),
+            _ => {
+                return Err(ApiError::field(
+                    param,
+                    "allowed: json, json_object, regex, choice, grammar",
+                ));
+            }
         };
         plans.push(Plan::new(constraint, &param));
     }
@@ -141,17 +188,33 @@ pub async fn masks(
     plan: Option<Plan>,
     count: usize,
 ) -> Result<Vec<Option<Box<dyn TokenMask>>>, ApiError> {
-    let Some(plan) = plan else { return Ok((0..count).map(|_| None).collect()) };
+    let Some(plan) = plan else {
+        return Ok((0..count).map(|_| None).collect());
+    };
     let Some(grammar) = runtime.grammar.clone() else {
-        return Err(ApiError::field(plan.param, "structured output is not available with this model (see /props)"));
+        return Err(ApiError::field(
+            plan.param,
+            "structured output is not available with this model (see /props)",
+        ));
     };
     let limits = &shared.config.limits;
-    let budget = Budget { time: limits.grammar_time_max, source_bytes: limits.grammar_bytes_max };
-    let permit = tokio::time::timeout(limits.grammar_time_max, shared.grammar_jobs.clone().acquire_owned()).await;
+    let budget = Budget {
+        time: limits.grammar_time_max,
+        source_bytes: limits.grammar_bytes_max,
+    };
+    let permit = tokio::time::timeout(
+        limits.grammar_time_max,
+        shared.grammar_jobs.clone().acquire_owned(),
+    )
+    .await;
     let permit = match permit {
         Ok(Ok(permit)) => permit,
         Ok(Err(_)) | Err(_) => {
-            return Err(ApiError::unavailable("grammar_busy", "too many constraints are being compiled", 1));
+            return Err(ApiError::unavailable(
+                "grammar_busy",
+                "too many constraints are being compiled",
+                1,
+            ));
         }
     };
     crate::api::blocking(move || {

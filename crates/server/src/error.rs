@@ -23,14 +23,23 @@ pub struct ApiError {
 
 impl ApiError {
     fn new(status: StatusCode, code: Option<&'static str>, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), param: None, code, retry_after: None }
+        Self {
+            status,
+            message: message.into(),
+            param: None,
+            code,
+            retry_after: None,
+        }
     }
 
     /// 400 about a field.
     pub fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         let param = param.into();
         let message = format!("{param}: {}", message.into());
-        Self { param: Some(param), ..Self::new(StatusCode::BAD_REQUEST, Some("invalid_value"), message) }
+        Self {
+            param: Some(param),
+            ..Self::new(StatusCode::BAD_REQUEST, Some("invalid_value"), message)
+        }
     }
 
     /// 400 about the request as a whole.
@@ -58,7 +67,10 @@ impl ApiError {
     /// 404 for a model that is not served.
     pub fn model_not_found(asked: &str, served: &[String]) -> Self {
         let asked: String = asked.chars().take(200).collect();
-        let message = format!("model: {asked:?} is not served here; served: {}", served.join(", "));
+        let message = format!(
+            "model: {asked:?} is not served here; served: {}",
+            served.join(", ")
+        );
         Self {
             param: Some("model".to_owned()),
             ..Self::new(StatusCode::NOT_FOUND, Some("model_not_found"), message)
@@ -69,7 +81,11 @@ impl ApiError {
     pub fn too_many(message: impl Into<String>) -> Self {
         Self {
             retry_after: Some(1),
-            ..Self::new(StatusCode::TOO_MANY_REQUESTS, Some("rate_limit_exceeded"), message)
+            ..Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                Some("rate_limit_exceeded"),
+                message,
+            )
         }
     }
 
@@ -115,7 +131,9 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, axum::Json(self.to_json())).into_response();
         if let Some(seconds) = self.retry_after {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }
@@ -125,12 +143,15 @@ impl From<SubmitError> for ApiError {
     fn from(error: SubmitError) -> Self {
         match error {
             SubmitError::QueueFull { .. } => Self::too_many(format!("{error}; try again later")),
-            SubmitError::PromptTooLong { prompt_tokens, context_max } => {
-                Self::context(prompt_tokens, context_max, "prompt")
-            }
-            SubmitError::Field { field, ref got, ref allowed } => {
-                Self::field(field, format!("got {got}, allowed: {allowed}"))
-            }
+            SubmitError::PromptTooLong {
+                prompt_tokens,
+                context_max,
+            } => Self::context(prompt_tokens, context_max, "prompt"),
+            SubmitError::Field {
+                field,
+                ref got,
+                ref allowed,
+            } => Self::field(field, format!("got {got}, allowed: {allowed}")),
             SubmitError::Broken { .. } => Self::unavailable("engine_broken", error.to_string(), 60),
             SubmitError::ShuttingDown => Self::unavailable("shutting_down", "the server is shutting down", 5),
         }

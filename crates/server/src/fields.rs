@@ -74,11 +74,21 @@ pub struct Field {
 }
 
 const fn row(on: u8, name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Field {
-    Field { name, on, kind, default, doc }
+    Field {
+        name,
+        on,
+        kind,
+        default,
+        doc,
+    }
 }
 
 const fn number(min: f64, max: f64) -> Kind {
-    Number { min, max, open: false }
+    Number {
+        min,
+        max,
+        open: false,
+    }
 }
 
 const fn above(min: f64, max: f64) -> Kind {
@@ -187,14 +197,20 @@ pub static FIELDS: &[Field] = &[
 
 /// The row of a field at an endpoint.
 pub fn find(endpoint: u8, name: &str) -> Option<&'static Field> {
-    FIELDS.iter().find(|field| field.on & endpoint != 0 && field.name == name)
+    FIELDS
+        .iter()
+        .find(|field| field.on & endpoint != 0 && field.name == name)
 }
 
 impl Kind {
     /// What the field may be, in words.
     pub fn allowed(&self) -> String {
         match self {
-            Number { min, max, open: false } => format!("a number from {min} to {max}"),
+            Number {
+                min,
+                max,
+                open: false,
+            } => format!("a number from {min} to {max}"),
             Number { min, max, open: true } => format!("a number above {min}, at most {max}"),
             Integer { min, max } => match (*min, *max) {
                 (i64::MIN, i64::MAX) => "a whole number of 64 bits".to_owned(),
@@ -228,7 +244,11 @@ mod tests {
     fn a_field_has_one_row_an_endpoint() {
         for (i, a) in FIELDS.iter().enumerate() {
             for b in &FIELDS[i + 1..] {
-                assert!(a.name != b.name || a.on & b.on == 0, "{} twice on one endpoint", a.name);
+                assert!(
+                    a.name != b.name || a.on & b.on == 0,
+                    "{} twice on one endpoint",
+                    a.name
+                );
             }
             assert!(!a.doc.is_empty(), "{}: no words", a.name);
         }

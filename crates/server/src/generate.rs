@@ -49,9 +49,15 @@ impl Ticket {
     pub fn take(shared: &Arc<Shared>) -> Result<Self, ApiError> {
         let permit = shared.requests.clone().try_acquire_owned().map_err(|_| {
             let max = shared.config.limits.requests_max;
-            ApiError::too_many(format!("{max} requests are being handled, which is this server's limit; try again later"))
+            ApiError::too_many(format!(
+                "{max} requests are being handled, which is this server's limit; try again later"
+            ))
         })?;
-        Ok(Self { _permit: permit, _running: shared.enter(), started: Instant::now() })
+        Ok(Self {
+            _permit: permit,
+            _running: shared.enter(),
+            started: Instant::now(),
+        })
     }
 }
 
@@ -115,7 +121,11 @@ impl Sequences {
             };
             // On an error `all` is dropped, which cancels the sequences before this one.
             let id = all.engine.submit(request, sender.sink(sequence))?;
-            all.tracks.push(Track { id, first_token: None, last_token: None });
+            all.tracks.push(Track {
+                id,
+                first_token: None,
+                last_token: None,
+            });
             all.pipes.push(ask.pipe);
             all.open += 1;
         }
@@ -128,7 +138,11 @@ impl Sequences {
             return Poll::Ready(Vec::new());
         }
         if self.cut.as_mut().poll(context).is_ready() {
-            return Poll::Ready(self.fail(&ApiError::unavailable("shutting_down", "the server is shutting down", 5)));
+            return Poll::Ready(self.fail(&ApiError::unavailable(
+                "shutting_down",
+                "the server is shutting down",
+                5,
+            )));
         }
         let items = match self.receiver.poll(context, ITEMS_MAX) {
             Poll::Pending => return Poll::Pending,
@@ -139,13 +153,18 @@ impl Sequences {
                 let error = ApiError::status(StatusCode::REQUEST_TIMEOUT, "slow_client", message);
                 return Poll::Ready(self.fail(&error));
             }
-            Poll::Ready(Received::Closed) => return Poll::Ready(self.fail(&ApiError::internal("the engine stopped"))),
+            Poll::Ready(Received::Closed) => {
+                return Poll::Ready(self.fail(&ApiError::internal("the engine stopped")));
+            }
         };
         let mut steps: Vec<Step> = Vec::new();
         for item in items {
             let i = item.sequence;
             if steps.last().is_none_or(|step| step.sequence != i) {
-                steps.push(Step { sequence: i, ..Step::default() });
+                steps.push(Step {
+                    sequence: i,
+                    ..Step::default()
+                });
             }
             self.time(i, item.at, &item.event);
             let last = matches!(item.event, Event::Finished { .. } | Event::Failed { .. });
@@ -173,15 +192,25 @@ impl Sequences {
     pub fn usage(&self, sequence: usize) -> Usage {
         let pipe = &self.pipes[sequence];
         // Tokens that the engine made after a stop text was seen are not the client's.
-        Usage { generated_tokens: pipe.token_count, ..pipe.usage.unwrap_or_default() }
+        Usage {
+            generated_tokens: pipe.token_count,
+            ..pipe.usage.unwrap_or_default()
+        }
     }
 
     /// The same, a stop token included.
     pub fn final_usage(&self, sequence: usize) -> Usage {
         let pipe = &self.pipes[sequence];
         let usage = pipe.usage.unwrap_or_default();
-        let generated = if usage.generated_tokens == pipe.token_count + 1 { usage.generated_tokens } else { pipe.token_count };
-        Usage { generated_tokens: generated, ..usage }
+        let generated = if usage.generated_tokens == pipe.token_count + 1 {
+            usage.generated_tokens
+        } else {
+            pipe.token_count
+        };
+        Usage {
+            generated_tokens: generated,
+            ..usage
+        }
     }
 
     fn time(&mut self, sequence: usize, at: Instant, event: &Event) {
@@ -218,7 +247,11 @@ impl Sequences {
         open.map(|(sequence, pipe)| {
             pipe.ended = true;
             let end = Some(End::Failed(error.clone()));
-            Step { sequence, end, ..Step::default() }
+            Step {
+                sequence,
+                end,
+                ..Step::default()
+            }
         })
         .collect()
     }
@@ -228,7 +261,12 @@ impl Drop for Sequences {
     /// The client is gone, or all is done. Sequences that wait or prefill send no events, so they would not notice.
     fn drop(&mut self) {
         if self.open > 0 {
-            for (track, _) in self.tracks.iter().zip(&self.pipes).filter(|(_, pipe)| pipe.usage.is_none()) {
+            for (track, _) in self
+                .tracks
+                .iter()
+                .zip(&self.pipes)
+                .filter(|(_, pipe)| pipe.usage.is_none())
+            {
                 self.engine.cancel(track.id);
             }
         }

@@ -23,7 +23,11 @@ pub async fn guard(State(shared): State<Arc<Shared>>, mut request: Request, next
     let mut response = match checked {
         Err(error) => error.into_response(),
         Ok(_) if is_preflight(&request) => StatusCode::NO_CONTENT.into_response(),
-        Ok(_) => match (CatchPanic { future: Box::pin(next.run(request)) }).await {
+        Ok(_) => match (CatchPanic {
+            future: Box::pin(next.run(request)),
+        })
+        .await
+        {
             Ok(response) => response,
             Err(()) => {
                 shared.metrics.panicked();
@@ -36,8 +40,14 @@ pub async fn guard(State(shared): State<Arc<Shared>>, mut request: Request, next
     }
     if response.status() == StatusCode::UNAUTHORIZED {
         // A browser asks its user for the key when the page itself is opened, and only then.
-        let scheme = if endpoint == "/" { "Basic realm=\"galvani: any name, the API key as password\"" } else { "Bearer" };
-        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
+        let scheme = if endpoint == "/" {
+            "Basic realm=\"galvani: any name, the API key as password\""
+        } else {
+            "Bearer"
+        };
+        response
+            .headers_mut()
+            .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
     }
     shared.metrics.responded(endpoint, response.status().as_u16());
     response
@@ -61,7 +71,11 @@ fn endpoint(path: &str) -> &'static str {
         "/props",
         "/version",
     ];
-    KNOWN.iter().find(|known| **known == path).copied().unwrap_or("other")
+    KNOWN
+        .iter()
+        .find(|known| **known == path)
+        .copied()
+        .unwrap_or("other")
 }
 
 /// Whose request it is: 0 where no key is asked for, else one more than the key's place.
@@ -102,7 +116,10 @@ fn check(shared: &Shared, request: &Request) -> Result<Tenant, ApiError> {
 }
 
 fn is_preflight(request: &Request) -> bool {
-    request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+    request.method() == Method::OPTIONS
+        && request
+            .headers()
+            .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 fn host(request: &Request) -> Option<&str> {
@@ -130,23 +147,37 @@ fn host_allowed(allowed: &[String], host: Option<&str>) -> bool {
 }
 
 fn same_origin(origin: &HeaderValue, host: Option<&str>) -> bool {
-    let origin = origin.to_str().ok().and_then(|o| o.split_once("://")).map(|(_, authority)| authority);
+    let origin = origin
+        .to_str()
+        .ok()
+        .and_then(|o| o.split_once("://"))
+        .map(|(_, authority)| authority);
     origin.is_some() && origin == host
 }
 
 fn origin_allowed(shared: &Shared, origin: &HeaderValue) -> bool {
-    shared.config.cors_origins.iter().any(|entry| entry == "*" || entry.as_bytes() == origin.as_bytes())
+    shared
+        .config
+        .cors_origins
+        .iter()
+        .any(|entry| entry == "*" || entry.as_bytes() == origin.as_bytes())
 }
 
 fn allow(headers: &mut HeaderMap, origin: HeaderValue) {
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.insert(header::VARY, HeaderValue::from_static("origin"));
-    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
+    headers.insert(
+        header::ACCESS_CONTROL_ALLOW_METHODS,
+        HeaderValue::from_static("GET, POST"),
+    );
     headers.insert(
         header::ACCESS_CONTROL_ALLOW_HEADERS,
         HeaderValue::from_static("authorization, content-type, x-api-key, x-request-id"),
     );
-    headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("x-request-id, retry-after"));
+    headers.insert(
+        header::ACCESS_CONTROL_EXPOSE_HEADERS,
+        HeaderValue::from_static("x-request-id, retry-after"),
+    );
     headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
 }
 
@@ -266,7 +297,13 @@ mod tests {
 
     #[test]
     fn base64_reads_what_browsers_send() {
-        for (text, bytes) in [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("dTprZXk=", "u:key")] {
+        for (text, bytes) in [
+            ("", ""),
+            ("Zg==", "f"),
+            ("Zm8=", "fo"),
+            ("Zm9v", "foo"),
+            ("dTprZXk=", "u:key"),
+        ] {
             assert_eq!(base64(text).as_deref(), Some(bytes.as_bytes()));
         }
         assert_eq!(base64("a b"), None);

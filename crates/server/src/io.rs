@@ -20,7 +20,11 @@ pub struct Guarded {
 impl Guarded {
     /// Wraps a stream.
     pub fn new(stream: TcpStream, stall_max: Duration) -> Self {
-        Self { stream, stall_max, stalled: None }
+        Self {
+            stream,
+            stall_max,
+            stalled: None,
+        }
     }
 
     fn guard<T>(&mut self, context: &mut Context, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
@@ -29,9 +33,14 @@ impl Guarded {
             return poll;
         }
         let stall_max = self.stall_max;
-        let timer = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(stall_max)));
+        let timer = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(stall_max)));
         match timer.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read"))),
+            Poll::Ready(()) => Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the client does not read",
+            ))),
             Poll::Pending => Poll::Pending,
         }
     }

@@ -38,23 +38,35 @@ impl<'a> Fields<'a> {
 }
 
 fn invalid(message: String) -> ApiError {
-    ApiError { code: Some("invalid_json"), ..ApiError::bad_request(message) }
+    ApiError {
+        code: Some("invalid_json"),
+        ..ApiError::bad_request(message)
+    }
 }
 
 /// Names the byte at which reading stopped.
 fn at(body: &[u8], error: &serde_json::Error) -> ApiError {
     if error.is_data() {
         let text = error.to_string();
-        let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(head, _)| head);
+        let text = text
+            .rsplit_once(" at line ")
+            .map_or(text.as_str(), |(head, _)| head);
         return invalid(format!("the body must be a JSON object: {text}"));
     }
     let line_start = match error.line() {
         0 | 1 => 0,
-        line => body.iter().enumerate().filter(|(_, b)| **b == b'\n').nth(line - 2).map_or(0, |(i, _)| i + 1),
+        line => body
+            .iter()
+            .enumerate()
+            .filter(|(_, b)| **b == b'\n')
+            .nth(line - 2)
+            .map_or(0, |(i, _)| i + 1),
     };
     let position = (line_start + error.column().saturating_sub(1)).min(body.len());
     let text = error.to_string();
-    let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(head, _)| head);
+    let text = text
+        .rsplit_once(" at line ")
+        .map_or(text.as_str(), |(head, _)| head);
     invalid(format!("invalid JSON at byte {position}: {text}"))
 }
 
@@ -137,7 +149,9 @@ pub fn tree(name: &str, raw: &RawValue, values_max: usize) -> Result<Value, ApiE
     let mut json = serde_json::Deserializer::from_str(raw.get());
     Tree { left: &mut left }.deserialize(&mut json).map_err(|error| {
         let text = error.to_string();
-        let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(head, _)| head);
+        let text = text
+            .rsplit_once(" at line ")
+            .map_or(text.as_str(), |(head, _)| head);
         if left == 0 {
             ApiError::field(name, format!("holds more than {values_max} values"))
         } else {
@@ -154,7 +168,10 @@ impl<'de> DeserializeSeed<'de> for Tree<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        *self.left = self.left.checked_sub(1).ok_or_else(|| D::Error::custom("too many values"))?;
+        *self.left = self
+            .left
+            .checked_sub(1)
+            .ok_or_else(|| D::Error::custom("too many values"))?;
         deserializer.deserialize_any(self)
     }
 }
@@ -175,7 +192,9 @@ impl<'de> Visitor<'de> for Tree<'_> {
         Ok(Value::from(value))
     }
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
-        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("number out of range"))
+        Number::from_f64(value)
+            .map(Value::Number)
+            .ok_or_else(|| E::custom("number out of range"))
     }
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
         Ok(Value::String(value.to_owned()))
@@ -235,7 +254,12 @@ mod tests {
         ];
         for (body, message) in cases {
             let error = fails(body);
-            assert!(error.message.contains(message), "{:?}: {}", &body[..body.len().min(20)], error.message);
+            assert!(
+                error.message.contains(message),
+                "{:?}: {}",
+                &body[..body.len().min(20)],
+                error.message
+            );
             assert_eq!(error.status, 400);
         }
     }
@@ -250,9 +274,29 @@ mod tests {
     fn trees_are_bounded_and_strict() {
         let raw = |text: &str| RawValue::from_string(text.to_owned()).expect("valid");
         assert!(tree("x", &raw("[1,2,3]"), 4).is_ok());
-        assert!(tree("x", &raw("[1,2,3]"), 3).expect_err("4").message.contains("more than 3 values"));
-        assert!(tree("x", &raw("{\"a\":1,\"a\":1}"), 9).expect_err("dup").message.contains("twice"));
-        assert!(tree("x", &raw("1e400"), 9).expect_err("inf").message.contains("out of range"));
-        assert!(tree("x", &raw("\"\\ud800\""), 9).expect_err("surrogate").message.contains("x: "));
+        assert!(
+            tree("x", &raw("[1,2,3]"), 3)
+                .expect_err("4")
+                .message
+                .contains("more than 3 values")
+        );
+        assert!(
+            tree("x", &raw("{\"a\":1,\"a\":1}"), 9)
+                .expect_err("dup")
+                .message
+                .contains("twice")
+        );
+        assert!(
+            tree("x", &raw("1e400"), 9)
+                .expect_err("inf")
+                .message
+                .contains("out of range")
+        );
+        assert!(
+            tree("x", &raw("\"\\ud800\""), 9)
+                .expect_err("surrogate")
+                .message
+                .contains("x: ")
+        );
     }
 }

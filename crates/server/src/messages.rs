@@ -18,23 +18,41 @@ pub fn check(messages: Option<Value>, limits: &Limits) -> Result<Vec<Value>, Api
         return Err(whole("is needed: an array of at least one message".to_owned()));
     };
     if messages.is_empty() || messages.len() > limits.messages_max {
-        return Err(whole(format!("got {} messages, allowed: 1 to {}", messages.len(), limits.messages_max)));
+        return Err(whole(format!(
+            "got {} messages, allowed: 1 to {}",
+            messages.len(),
+            limits.messages_max
+        )));
     }
     messages
         .into_iter()
         .enumerate()
         .map(|(i, message)| {
             let Value::Object(message) = message else {
-                return Err(whole(format!("messages[{i}] must be an object with role and content")));
+                return Err(whole(format!(
+                    "messages[{i}] must be an object with role and content"
+                )));
             };
             match message.get("role").and_then(Value::as_str) {
                 Some(role) if ROLES.contains(&role) => {}
-                Some("function") => return Err(whole(format!("messages[{i}].role: use \"tool\", not \"function\""))),
+                Some("function") => {
+                    return Err(whole(format!(
+                        "messages[{i}].role: use \"tool\", not \"function\""
+                    )));
+                }
                 Some(role) => {
                     let role: String = role.chars().take(60).collect();
-                    return Err(whole(format!("messages[{i}].role: got {role:?}, allowed: {}", ROLES.join(", "))));
+                    return Err(whole(format!(
+                        "messages[{i}].role: got {role:?}, allowed: {}",
+                        ROLES.join(", ")
+                    )));
                 }
-                None => return Err(whole(format!("messages[{i}].role is needed: one of {}", ROLES.join(", ")))),
+                None => {
+                    return Err(whole(format!(
+                        "messages[{i}].role is needed: one of {}",
+                        ROLES.join(", ")
+                    )));
+                }
             }
             message_of(i, message)
         })
@@ -47,11 +65,19 @@ fn message_of(i: usize, mut message: Map<String, Value>) -> Result<Value, ApiErr
     let content = match message.get("content") {
         None | Some(Value::Null) if assistant => String::new(),
         None | Some(Value::Null) => {
-            return Err(ApiError::field(path("content"), "is needed: a string or an array of text parts"));
+            return Err(ApiError::field(
+                path("content"),
+                "is needed: a string or an array of text parts",
+            ));
         }
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => join(&path("content"), parts)?,
-        Some(_) => return Err(ApiError::field(path("content"), "must be a string or an array of text parts")),
+        Some(_) => {
+            return Err(ApiError::field(
+                path("content"),
+                "must be a string or an array of text parts",
+            ));
+        }
     };
     message.insert("content".to_owned(), Value::String(content));
     let reasoning = match (message.get("reasoning_content"), message.get("reasoning")) {
@@ -93,7 +119,9 @@ fn join(path: &str, parts: &[Value]) -> Result<String, ApiError> {
         let kind = part.get("type").and_then(Value::as_str);
         let text = match (part, kind) {
             (Value::String(text), _) => Some(text.as_str()),
-            (_, Some("text" | "input_text" | "output_text") | None) => part.get("text").and_then(Value::as_str),
+            (_, Some("text" | "input_text" | "output_text") | None) => {
+                part.get("text").and_then(Value::as_str)
+            }
             (_, Some("refusal")) => part.get("refusal").and_then(Value::as_str),
             (_, Some(other)) => {
                 let other: String = other.chars().take(60).collect();
@@ -110,7 +138,10 @@ fn join(path: &str, parts: &[Value]) -> Result<String, ApiError> {
 
 fn call_of(path: &str, call: &mut Value) -> Result<(), ApiError> {
     let Value::Object(call) = call else {
-        return Err(ApiError::field(path, "must be an object with id, type and function"));
+        return Err(ApiError::field(
+            path,
+            "must be an object with id, type and function",
+        ));
     };
     match call.get("type") {
         None | Some(Value::Null) => drop(call.insert("type".to_owned(), json!("function"))),
@@ -118,10 +149,16 @@ fn call_of(path: &str, call: &mut Value) -> Result<(), ApiError> {
         Some(_) => return Err(ApiError::field(format!("{path}.type"), "must be \"function\"")),
     }
     let Some(Value::Object(function)) = call.get_mut("function") else {
-        return Err(ApiError::field(format!("{path}.function"), "is needed: an object with name and arguments"));
+        return Err(ApiError::field(
+            format!("{path}.function"),
+            "is needed: an object with name and arguments",
+        ));
     };
     if !function.get("name").is_some_and(Value::is_string) {
-        return Err(ApiError::field(format!("{path}.function.name"), "is needed: a string"));
+        return Err(ApiError::field(
+            format!("{path}.function.name"),
+            "is needed: a string",
+        ));
     }
     let wrong = |found: &str| {
         Err(ApiError::field(
@@ -162,9 +199,14 @@ pub enum ToolChoice {
 /// # Errors
 /// By path of the first thing at fault.
 pub fn check_tools(tools: Option<&Value>, limits: &Limits) -> Result<Vec<String>, ApiError> {
-    let Some(Value::Array(tools)) = tools else { return Ok(Vec::new()) };
+    let Some(Value::Array(tools)) = tools else {
+        return Ok(Vec::new());
+    };
     if tools.len() > limits.tools_max {
-        return Err(ApiError::field("tools", format!("got {}, allowed: at most {}", tools.len(), limits.tools_max)));
+        return Err(ApiError::field(
+            "tools",
+            format!("got {}, allowed: at most {}", tools.len(), limits.tools_max),
+        ));
     }
     let mut names: Vec<String> = Vec::new();
     for (i, tool) in tools.iter().enumerate() {
@@ -173,7 +215,10 @@ pub fn check_tools(tools: Option<&Value>, limits: &Limits) -> Result<Vec<String>
             return Err(ApiError::field(format!("{path}.type"), "must be \"function\""));
         }
         let Some(function) = tool.get("function").and_then(Value::as_object) else {
-            return Err(ApiError::field(format!("{path}.function"), "is needed: an object with name and parameters"));
+            return Err(ApiError::field(
+                format!("{path}.function"),
+                "is needed: an object with name and parameters",
+            ));
         };
         let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -184,13 +229,28 @@ pub fn check_tools(tools: Option<&Value>, limits: &Limits) -> Result<Vec<String>
             ));
         }
         if names.iter().any(|seen| seen == name) {
-            return Err(ApiError::field(format!("{path}.function.name"), format!("{name:?} is given twice")));
+            return Err(ApiError::field(
+                format!("{path}.function.name"),
+                format!("{name:?} is given twice"),
+            ));
         }
-        if function.get("parameters").is_some_and(|p| !p.is_object() && !p.is_null()) {
-            return Err(ApiError::field(format!("{path}.function.parameters"), "must be a JSON schema: an object"));
+        if function
+            .get("parameters")
+            .is_some_and(|p| !p.is_object() && !p.is_null())
+        {
+            return Err(ApiError::field(
+                format!("{path}.function.parameters"),
+                "must be a JSON schema: an object",
+            ));
         }
-        if function.get("description").is_some_and(|d| !d.is_string() && !d.is_null()) {
-            return Err(ApiError::field(format!("{path}.function.description"), "must be a string"));
+        if function
+            .get("description")
+            .is_some_and(|d| !d.is_string() && !d.is_null())
+        {
+            return Err(ApiError::field(
+                format!("{path}.function.description"),
+                "must be a string",
+            ));
         }
         names.push(name.to_owned());
     }
@@ -222,7 +282,11 @@ pub fn tool_choice(choice: Option<&Value>, names: &[String]) -> Result<ToolChoic
             "required" => Ok(ToolChoice::Required),
             _ => wrong("allowed: none, auto, required, or an object naming a function".to_owned()),
         },
-        Some(object) => match object.get("function").and_then(|f| f.get("name")).and_then(Value::as_str) {
+        Some(object) => match object
+            .get("function")
+            .and_then(|f| f.get("name"))
+            .and_then(Value::as_str)
+        {
             Some(name) if object.get("type").is_none_or(|kind| kind == "function") => named(name),
             _ => wrong("must be {\"type\": \"function\", \"function\": {\"name\": ...}}".to_owned()),
         },
@@ -235,7 +299,10 @@ impl From<TextError> for ApiError {
         match error.field() {
             Some(field) => {
                 let field = field.to_owned();
-                Self { param: Some(field), ..Self::bad_request(message) }
+                Self {
+                    param: Some(field),
+                    ..Self::bad_request(message)
+                }
             }
             None if error.is_request_fault() => Self::bad_request(message),
             None => Self::internal(message),
@@ -254,10 +321,24 @@ mod tests {
     #[test]
     fn messages_that_are_none_are_refused_as_a_whole() {
         for messages in [None, Some(json!(null)), Some(json!("x")), Some(json!([]))] {
-            assert_eq!(check(messages, &Limits::standard()).expect_err("refused").param.as_deref(), Some("messages"));
+            assert_eq!(
+                check(messages, &Limits::standard())
+                    .expect_err("refused")
+                    .param
+                    .as_deref(),
+                Some("messages")
+            );
         }
-        for message in [json!(123), json!({}), json!({"role": "robot", "content": "x"}), json!({"role": 1})] {
-            assert_eq!(one(message).expect_err("refused").param.as_deref(), Some("messages"));
+        for message in [
+            json!(123),
+            json!({}),
+            json!({"role": "robot", "content": "x"}),
+            json!({"role": 1}),
+        ] {
+            assert_eq!(
+                one(message).expect_err("refused").param.as_deref(),
+                Some("messages")
+            );
         }
     }
 
@@ -267,7 +348,10 @@ mod tests {
             (json!({"role": "user", "content": "a"}), "a"),
             (json!({"role": "assistant", "content": null}), ""),
             (json!({"role": "assistant"}), ""),
-            (json!({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}), "a\nb"),
+            (
+                json!({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}),
+                "a\nb",
+            ),
             (json!({"role": "user", "content": []}), ""),
         ] {
             assert_eq!(one(message).expect("fits")["content"], content);
@@ -276,11 +360,26 @@ mod tests {
             (json!({"role": "user"}), "messages[0].content"),
             (json!({"role": "user", "content": null}), "messages[0].content"),
             (json!({"role": "user", "content": 1}), "messages[0].content"),
-            (json!({"role": "user", "content": [{"type": "image_url"}]}), "messages[0].content[0].type"),
-            (json!({"role": "user", "content": [{"type": "text"}]}), "messages[0].content[0].text"),
-            (json!({"role": "assistant", "tool_calls": {}}), "messages[0].tool_calls"),
-            (json!({"role": "assistant", "tool_calls": [1]}), "messages[0].tool_calls[0]"),
-            (json!({"role": "tool", "content": "x", "tool_call_id": 1}), "messages[0].tool_call_id"),
+            (
+                json!({"role": "user", "content": [{"type": "image_url"}]}),
+                "messages[0].content[0].type",
+            ),
+            (
+                json!({"role": "user", "content": [{"type": "text"}]}),
+                "messages[0].content[0].text",
+            ),
+            (
+                json!({"role": "assistant", "tool_calls": {}}),
+                "messages[0].tool_calls",
+            ),
+            (
+                json!({"role": "assistant", "tool_calls": [1]}),
+                "messages[0].tool_calls[0]",
+            ),
+            (
+                json!({"role": "tool", "content": "x", "tool_call_id": 1}),
+                "messages[0].tool_call_id",
+            ),
         ] {
             assert_eq!(one(message).expect_err("refused").param.as_deref(), Some(param));
         }
@@ -289,14 +388,27 @@ mod tests {
     #[test]
     fn arguments_are_objects_in_either_form() {
         let call = |arguments: Value| {
-            one(json!({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}))
+            one(
+                json!({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}),
+            )
         };
-        for good in [json!("{\"a\":3}"), json!(""), json!("{}"), json!("null"), json!({"a": 3}), json!(null)] {
+        for good in [
+            json!("{\"a\":3}"),
+            json!(""),
+            json!("{}"),
+            json!("null"),
+            json!({"a": 3}),
+            json!(null),
+        ] {
             assert!(call(good.clone()).is_ok(), "{good}");
         }
         for bad in [json!("[1]"), json!("not json"), json!(1), json!([]), json!("1")] {
             let error = call(bad.clone()).expect_err("refused");
-            assert_eq!(error.param.as_deref(), Some("messages[0].tool_calls[0].function.arguments"), "{bad}");
+            assert_eq!(
+                error.param.as_deref(),
+                Some("messages[0].tool_calls[0].function.arguments"),
+                "{bad}"
+            );
         }
     }
 
@@ -311,8 +423,16 @@ mod tests {
             (json!("required"), &names, Some(ToolChoice::Required)),
             (json!("required"), &[], None),
             (json!("other"), &names, None),
-            (json!({"type": "function", "function": {"name": "f"}}), &names, Some(ToolChoice::Named("f".into()))),
-            (json!({"type": "function", "function": {"name": "g"}}), &names, None),
+            (
+                json!({"type": "function", "function": {"name": "f"}}),
+                &names,
+                Some(ToolChoice::Named("f".into())),
+            ),
+            (
+                json!({"type": "function", "function": {"name": "g"}}),
+                &names,
+                None,
+            ),
             (json!({"type": "function"}), &names, None),
         ] {
             assert_eq!(tool_choice(Some(&choice), names).ok(), expected, "{choice}");

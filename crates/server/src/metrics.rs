@@ -13,8 +13,8 @@ use crate::runtime::ModelRuntime;
 
 /// Bounds of time to first token, in seconds.
 const FIRST_TOKEN: &[f64] = &[
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-    160.0, 640.0, 2560.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+    80.0, 160.0, 640.0, 2560.0,
 ];
 /// Bounds of the time between tokens, in seconds.
 const BETWEEN: &[f64] = &[
@@ -22,13 +22,13 @@ const BETWEEN: &[f64] = &[
 ];
 /// Bounds of whole requests, in seconds.
 const LATENCY: &[f64] = &[
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
-    1920.0, 7680.0,
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
+    960.0, 1920.0, 7680.0,
 ];
 /// Bounds of token counts.
 const TOKENS: &[f64] = &[
-    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0, 50000.0, 100000.0,
-    200000.0, 500000.0, 1000000.0,
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0, 50000.0,
+    100000.0, 200000.0, 500000.0, 1000000.0,
 ];
 /// Bounds of `n`.
 const CHOICES: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0];
@@ -45,7 +45,13 @@ struct Histogram {
 impl Histogram {
     fn new(name: &'static str, help: &'static str, bounds: &'static [f64]) -> Self {
         let buckets = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
-        Self { name, help, bounds, buckets, sum_micros: AtomicU64::new(0) }
+        Self {
+            name,
+            help,
+            bounds,
+            buckets,
+            sum_micros: AtomicU64::new(0),
+        }
     }
 
     fn observe(&self, value: f64) {
@@ -64,7 +70,11 @@ impl Histogram {
         count += self.buckets[self.bounds.len()].load(Ordering::Relaxed);
         let _ = writeln!(out, "{}_bucket{{{labels},le=\"+Inf\"}} {count}", self.name);
         let sum = self.sum_micros.load(Ordering::Relaxed) as f64 / 1e6;
-        let _ = writeln!(out, "{}_sum{{{labels}}} {sum}\n{}_count{{{labels}}} {count}", self.name, self.name);
+        let _ = writeln!(
+            out,
+            "{}_sum{{{labels}}} {sum}\n{}_count{{{labels}}} {count}",
+            self.name, self.name
+        );
     }
 }
 
@@ -106,20 +116,52 @@ impl Metrics {
     pub fn new() -> Self {
         let h = Histogram::new;
         Self {
-            first_token: h("vllm:time_to_first_token_seconds", "Time to first token.", FIRST_TOKEN),
-            between: h("vllm:inter_token_latency_seconds", "Time between tokens.", BETWEEN),
-            request: h("vllm:e2e_request_latency_seconds", "Time of a whole request.", LATENCY),
-            queue: h("vllm:request_queue_time_seconds", "Time waiting to be run.", LATENCY),
-            prefill: h("vllm:request_prefill_time_seconds", "Time from running to the first token.", LATENCY),
-            decode: h("vllm:request_decode_time_seconds", "Time from the first token to the last.", LATENCY),
-            inference: h("vllm:request_inference_time_seconds", "Time from running to the last token.", LATENCY),
+            first_token: h(
+                "vllm:time_to_first_token_seconds",
+                "Time to first token.",
+                FIRST_TOKEN,
+            ),
+            between: h(
+                "vllm:inter_token_latency_seconds",
+                "Time between tokens.",
+                BETWEEN,
+            ),
+            request: h(
+                "vllm:e2e_request_latency_seconds",
+                "Time of a whole request.",
+                LATENCY,
+            ),
+            queue: h(
+                "vllm:request_queue_time_seconds",
+                "Time waiting to be run.",
+                LATENCY,
+            ),
+            prefill: h(
+                "vllm:request_prefill_time_seconds",
+                "Time from running to the first token.",
+                LATENCY,
+            ),
+            decode: h(
+                "vllm:request_decode_time_seconds",
+                "Time from the first token to the last.",
+                LATENCY,
+            ),
+            inference: h(
+                "vllm:request_inference_time_seconds",
+                "Time from running to the last token.",
+                LATENCY,
+            ),
             per_token: h(
                 "vllm:request_time_per_output_token_seconds",
                 "Mean time of a token after the first.",
                 BETWEEN,
             ),
             prompt_tokens: h("vllm:request_prompt_tokens", "Tokens of a prompt.", TOKENS),
-            generated_tokens: h("vllm:request_generation_tokens", "Tokens generated for a request.", TOKENS),
+            generated_tokens: h(
+                "vllm:request_generation_tokens",
+                "Tokens generated for a request.",
+                TOKENS,
+            ),
             tokens_max: h("vllm:request_params_max_tokens", "Most tokens asked for.", TOKENS),
             choices: h("vllm:request_params_n", "Choices asked for.", CHOICES),
             stopped_by_text: AtomicU64::new(0),
@@ -163,7 +205,8 @@ impl Metrics {
                 self.prefill.observe(first.saturating_sub(queue).as_secs_f64());
             }
             if usage.generated_tokens > 1 {
-                self.per_token.observe(decode / (usage.generated_tokens - 1) as f64);
+                self.per_token
+                    .observe(decode / (usage.generated_tokens - 1) as f64);
             }
         }
     }
@@ -185,7 +228,12 @@ impl Metrics {
 
     /// A response was sent.
     pub fn responded(&self, endpoint: &'static str, status: u16) {
-        *self.responses.lock().expect("no panic under this lock").entry((endpoint, status)).or_default() += 1;
+        *self
+            .responses
+            .lock()
+            .expect("no panic under this lock")
+            .entry((endpoint, status))
+            .or_default() += 1;
     }
 
     /// Counts ignored fields; says which are new, for the log. Names come from clients, so their number is bounded.
@@ -236,33 +284,81 @@ impl Metrics {
             head(out, name, "gauge", help);
             let _ = writeln!(out, "{name}{{{labels}}} {value}");
         };
-        gauge("vllm:num_requests_running", "Sequences in the running set.", stats.running as f64);
-        gauge("vllm:num_requests_waiting", "Requests waiting.", stats.waiting as f64);
+        gauge(
+            "vllm:num_requests_running",
+            "Sequences in the running set.",
+            stats.running as f64,
+        );
+        gauge(
+            "vllm:num_requests_waiting",
+            "Requests waiting.",
+            stats.waiting as f64,
+        );
         let used = stats.pages_used as f64 / stats.pages_total.max(1) as f64;
-        gauge("vllm:kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.", used);
-        gauge("galvani:kv_pages_cached", "KV pages holding only reusable prefixes.", stats.pages_cached as f64);
+        gauge(
+            "vllm:kv_cache_usage_perc",
+            "Share of KV pages in use, 0 to 1.",
+            used,
+        );
+        gauge(
+            "galvani:kv_pages_cached",
+            "KV pages holding only reusable prefixes.",
+            stats.pages_cached as f64,
+        );
         let mut counter = |name: &str, help: &str, value: u64| {
             head(out, name, "counter", help);
             let _ = writeln!(out, "{name}{{{labels}}} {value}");
         };
-        counter("vllm:prompt_tokens_total", "Prompt tokens computed.", stats.prompt_tokens);
-        counter("vllm:generation_tokens_total", "Tokens generated.", stats.generated_tokens);
+        counter(
+            "vllm:prompt_tokens_total",
+            "Prompt tokens computed.",
+            stats.prompt_tokens,
+        );
+        counter(
+            "vllm:generation_tokens_total",
+            "Tokens generated.",
+            stats.generated_tokens,
+        );
         counter("vllm:num_preemptions_total", "Preemptions.", stats.preemptions);
-        counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", stats.prefix_queries);
-        counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", stats.prefix_hits);
+        counter(
+            "vllm:prefix_cache_queries_total",
+            "Prompt tokens looked up in the prefix cache.",
+            stats.prefix_queries,
+        );
+        counter(
+            "vllm:prefix_cache_hits_total",
+            "Prompt tokens found in the prefix cache.",
+            stats.prefix_hits,
+        );
         counter("galvani:steps_total", "Steps run.", stats.steps);
-        let by_text = self.stopped_by_text.load(Ordering::Relaxed).min(stats.finished_cancelled);
-        head(out, "vllm:request_success_total", "counter", "Sequences ended, by reason.");
+        let by_text = self
+            .stopped_by_text
+            .load(Ordering::Relaxed)
+            .min(stats.finished_cancelled);
+        head(
+            out,
+            "vllm:request_success_total",
+            "counter",
+            "Sequences ended, by reason.",
+        );
         for (reason, count) in [
             ("stop", stats.finished_stop + by_text),
             ("length", stats.finished_length),
             ("abort", stats.finished_cancelled - by_text),
             ("error", stats.failed),
         ] {
-            let _ = writeln!(out, "vllm:request_success_total{{{labels},finished_reason=\"{reason}\"}} {count}");
+            let _ = writeln!(
+                out,
+                "vllm:request_success_total{{{labels},finished_reason=\"{reason}\"}} {count}"
+            );
         }
         let config = runtime.engine.config();
-        head(out, "vllm:cache_config_info", "gauge", "How the KV cache is laid out.");
+        head(
+            out,
+            "vllm:cache_config_info",
+            "gauge",
+            "How the KV cache is laid out.",
+        );
         let _ = writeln!(
             out,
             "vllm:cache_config_info{{{labels},block_size=\"{}\",num_gpu_blocks=\"{}\",num_cpu_blocks=\"0\",\
@@ -272,19 +368,37 @@ impl Metrics {
     }
 
     fn server(&self, out: &mut String) {
-        head(out, "galvani:http_responses_total", "counter", "Responses, by endpoint and status.");
+        head(
+            out,
+            "galvani:http_responses_total",
+            "counter",
+            "Responses, by endpoint and status.",
+        );
         for ((endpoint, status), count) in self.responses.lock().expect("no panic under this lock").iter() {
             let _ = writeln!(
                 out,
                 "galvani:http_responses_total{{endpoint=\"{endpoint}\",status=\"{status}\"}} {count}"
             );
         }
-        head(out, "galvani:ignored_fields_total", "counter", "Request fields that no endpoint knows, by name.");
+        head(
+            out,
+            "galvani:ignored_fields_total",
+            "counter",
+            "Request fields that no endpoint knows, by name.",
+        );
         for (name, count) in self.ignored.lock().expect("no panic under this lock").iter() {
-            let _ = writeln!(out, "galvani:ignored_fields_total{{field=\"{}\"}} {count}", escape(name));
+            let _ = writeln!(
+                out,
+                "galvani:ignored_fields_total{{field=\"{}\"}} {count}",
+                escape(name)
+            );
         }
         for (name, help, value) in [
-            ("galvani:slow_clients_cut_total", "Streams cut off because the client did not read.", &self.cut_off),
+            (
+                "galvani:slow_clients_cut_total",
+                "Streams cut off because the client did not read.",
+                &self.cut_off,
+            ),
             ("galvani:panics_total", "Handlers that panicked.", &self.panics),
         ] {
             head(out, name, "counter", help);
@@ -305,7 +419,9 @@ fn head(out: &mut String, name: &str, kind: &str, help: &str) {
 
 /// A label's value, as the format wants it.
 fn escape(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }
 
 #[cfg(test)]
@@ -333,7 +449,11 @@ mod tests {
         let names: Vec<String> = (0..200).map(|i| format!("f{i}")).collect();
         assert_eq!(metrics.ignored(&names).len(), 100);
         assert!(metrics.ignored(&names[..1]).is_empty());
-        assert!(metrics.render(None).contains("galvani:ignored_fields_total{field=\"f0\"} 2\n"));
+        assert!(
+            metrics
+                .render(None)
+                .contains("galvani:ignored_fields_total{field=\"f0\"} 2\n")
+        );
     }
 
     #[test]

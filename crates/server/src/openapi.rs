@@ -6,9 +6,18 @@ use crate::fields::{self, FIELDS, Kind, on};
 
 fn schema(kind: &Kind) -> Value {
     match kind {
-        Kind::Number { min, max, open: false } => json!({"type": "number", "minimum": min, "maximum": max}),
-        Kind::Number { min, max, open: true } => json!({"type": "number", "exclusiveMinimum": min, "maximum": max}),
-        Kind::Integer { min: i64::MIN, max: i64::MAX } => json!({"type": "integer", "format": "int64"}),
+        Kind::Number {
+            min,
+            max,
+            open: false,
+        } => json!({"type": "number", "minimum": min, "maximum": max}),
+        Kind::Number { min, max, open: true } => {
+            json!({"type": "number", "exclusiveMinimum": min, "maximum": max})
+        }
+        Kind::Integer {
+            min: i64::MIN,
+            max: i64::MAX,
+        } => json!({"type": "integer", "format": "int64"}),
         Kind::Integer { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),
         Kind::Bool => json!({"type": "boolean"}),
         Kind::Text(usize::MAX) => json!({"type": "string"}),
@@ -26,8 +35,15 @@ fn body(endpoint: u8, required: &[&str]) -> Value {
     for field in FIELDS.iter().filter(|field| field.on & endpoint != 0) {
         let mut schema = schema(&field.kind);
         let object = schema.as_object_mut().expect("a schema is an object");
-        let default = if field.default.is_empty() { String::new() } else { format!(" Default: {}.", field.default) };
-        object.insert("description".to_owned(), json!(format!("{}.{default}", field.doc)));
+        let default = if field.default.is_empty() {
+            String::new()
+        } else {
+            format!(" Default: {}.", field.default)
+        };
+        object.insert(
+            "description".to_owned(),
+            json!(format!("{}.{default}", field.doc)),
+        );
         if !matches!(field.kind, Kind::Refused(_)) {
             object.insert("nullable".to_owned(), json!(true));
         }
@@ -56,9 +72,7 @@ fn get(summary: &str, media: &str, kind: &str) -> Value {
 }
 
 fn responses(content: &Value) -> Value {
-    let error = |text: &str| {
-        json!({"description": text, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}})
-    };
+    let error = |text: &str| json!({"description": text, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}});
     json!({
         "200": {"description": "the answer", "content": content},
         "400": error("a field is at fault; param names it"),
@@ -129,9 +143,14 @@ mod tests {
             ("/detokenize", on::DETOKENIZE),
             ("/apply-template", on::TEMPLATE),
         ] {
-            let schema = &document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"];
+            let schema =
+                &document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"];
             for field in FIELDS.iter().filter(|field| field.on & endpoint != 0) {
-                assert!(schema["properties"][field.name].is_object(), "{path}: {}", field.name);
+                assert!(
+                    schema["properties"][field.name].is_object(),
+                    "{path}: {}",
+                    field.name
+                );
             }
         }
         assert_eq!(

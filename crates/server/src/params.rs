@@ -103,7 +103,11 @@ impl Common {
 
     /// Seed of a choice: the first has the request's own.
     pub fn seed_of(&self, choice: usize) -> u64 {
-        if choice == 0 { self.sampling.seed } else { mix(self.sampling.seed.wrapping_add(choice as u64)) }
+        if choice == 0 {
+            self.sampling.seed
+        } else {
+            mix(self.sampling.seed.wrapping_add(choice as u64))
+        }
     }
 }
 
@@ -111,7 +115,9 @@ impl Common {
 pub fn is_id(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 128
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
 /// An `Integer` field under one of the server's limits.
@@ -120,9 +126,10 @@ pub fn is_id(text: &str) -> bool {
 /// When it is above.
 pub fn bounded(body: &Body, name: &str, max: usize) -> Result<Option<usize>, ApiError> {
     match body.count(name) {
-        Some(value) if value > max => {
-            Err(ApiError::field(name, format!("got {value}, allowed: at most {max} on this server")))
-        }
+        Some(value) if value > max => Err(ApiError::field(
+            name,
+            format!("got {value}, allowed: at most {max} on this server"),
+        )),
         value => Ok(value),
     }
 }
@@ -132,13 +139,23 @@ pub fn bounded(body: &Body, name: &str, max: usize) -> Result<Option<usize>, Api
 /// # Errors
 /// When it is no list of ids, or longer than `count_max`.
 pub fn token_ids(name: &str, raw: &RawValue, vocab: usize, count_max: usize) -> Result<Vec<u32>, ApiError> {
-    let ids: Vec<u32> = serde_json::from_str(raw.get())
-        .map_err(|_| ApiError::field(name, format!("must be a list of token ids from 0 to {}", vocab - 1)))?;
+    let ids: Vec<u32> = serde_json::from_str(raw.get()).map_err(|_| {
+        ApiError::field(
+            name,
+            format!("must be a list of token ids from 0 to {}", vocab - 1),
+        )
+    })?;
     if ids.len() > count_max {
-        return Err(ApiError::field(name, format!("got {} ids, allowed: at most {count_max}", ids.len())));
+        return Err(ApiError::field(
+            name,
+            format!("got {} ids, allowed: at most {count_max}", ids.len()),
+        ));
     }
     match ids.iter().find(|id| **id as usize >= vocab) {
-        Some(id) => Err(ApiError::field(name, format!("token {id} is outside the vocabulary of {vocab}"))),
+        Some(id) => Err(ApiError::field(
+            name,
+            format!("token {id} is outside the vocabulary of {vocab}"),
+        )),
         None => Ok(ids),
     }
 }
@@ -161,17 +178,32 @@ fn sampling(body: &Body, runtime: &ModelRuntime, vocab: usize) -> Result<Samplin
 }
 
 fn logit_bias(body: &Body, vocab: usize) -> Result<Vec<(u32, f32)>, ApiError> {
-    let Some(Value::Object(entries)) = body.tree("logit_bias")? else { return Ok(Vec::new()) };
+    let Some(Value::Object(entries)) = body.tree("logit_bias")? else {
+        return Ok(Vec::new());
+    };
     entries
         .iter()
         .map(|(key, value)| {
             let shown: String = key.chars().take(60).collect();
-            let token = key.parse::<u32>().ok().filter(|id| (*id as usize) < vocab).ok_or_else(|| {
-                ApiError::field("logit_bias", format!("key {shown:?} is no token id from 0 to {}", vocab - 1))
-            })?;
-            let bias = value.as_f64().filter(|bias| (-100.0..=100.0).contains(bias)).ok_or_else(|| {
-                ApiError::field("logit_bias", format!("the value of key {shown:?} must be a number from -100 to 100"))
-            })?;
+            let token = key
+                .parse::<u32>()
+                .ok()
+                .filter(|id| (*id as usize) < vocab)
+                .ok_or_else(|| {
+                    ApiError::field(
+                        "logit_bias",
+                        format!("key {shown:?} is no token id from 0 to {}", vocab - 1),
+                    )
+                })?;
+            let bias = value
+                .as_f64()
+                .filter(|bias| (-100.0..=100.0).contains(bias))
+                .ok_or_else(|| {
+                    ApiError::field(
+                        "logit_bias",
+                        format!("the value of key {shown:?} must be a number from -100 to 100"),
+                    )
+                })?;
             Ok((token, bias as f32))
         })
         .collect()
@@ -195,9 +227,16 @@ fn stops(body: &Body) -> Result<Vec<String>, ApiError> {
         let message = format!("got {} texts, allowed: at most {}", stops.len(), limits.stops_max);
         return Err(ApiError::field("stop", message));
     }
-    match stops.iter().find(|text| text.is_empty() || text.len() > limits.stop_bytes_max) {
+    match stops
+        .iter()
+        .find(|text| text.is_empty() || text.len() > limits.stop_bytes_max)
+    {
         Some(text) => {
-            let message = format!("a text of {} bytes; allowed: 1 to {}", text.len(), limits.stop_bytes_max);
+            let message = format!(
+                "a text of {} bytes; allowed: 1 to {}",
+                text.len(),
+                limits.stop_bytes_max
+            );
             Err(ApiError::field("stop", message))
         }
         None => Ok(stops),
@@ -205,14 +244,22 @@ fn stops(body: &Body) -> Result<Vec<String>, ApiError> {
 }
 
 fn stream_usage(body: &Body) -> Result<StreamUsage, ApiError> {
-    let Some(options) = body.tree("stream_options")? else { return Ok(StreamUsage::None) };
+    let Some(options) = body.tree("stream_options")? else {
+        return Ok(StreamUsage::None);
+    };
     if !body.flag("stream", false) {
-        return Err(ApiError::field("stream_options", "is allowed only where stream is true"));
+        return Err(ApiError::field(
+            "stream_options",
+            "is allowed only where stream is true",
+        ));
     }
     let flag = |name: &str| match options.get(name) {
         None | Some(Value::Null) => Ok(false),
         Some(Value::Bool(flag)) => Ok(*flag),
-        Some(_) => Err(ApiError::field(format!("stream_options.{name}"), "must be true or false")),
+        Some(_) => Err(ApiError::field(
+            format!("stream_options.{name}"),
+            "must be true or false",
+        )),
     };
     Ok(match (flag("include_usage")?, flag("continuous_usage_stats")?) {
         (false, _) => StreamUsage::None,
@@ -239,7 +286,9 @@ pub fn random() -> u64 {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut hasher = HASHER.build_hasher();
     hasher.write_u64(COUNT.fetch_add(1, Ordering::Relaxed));
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
     hasher.write_u128(now.as_nanos());
     hasher.finish()
 }
@@ -267,7 +316,13 @@ mod tests {
 
     #[test]
     fn ids_hold_no_odd_characters() {
-        for (id, fits) in [("a-B_9.", true), ("", false), ("a b", false), ("a\nb", false), ("é", false)] {
+        for (id, fits) in [
+            ("a-B_9.", true),
+            ("", false),
+            ("a b", false),
+            ("a\nb", false),
+            ("é", false),
+        ] {
             assert_eq!(is_id(id), fits, "{id:?}");
         }
     }

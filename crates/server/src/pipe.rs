@@ -109,7 +109,11 @@ impl Pipe {
                     return true;
                 }
             }
-            Event::Finished { usage, reason, stop_token } => {
+            Event::Finished {
+                usage,
+                reason,
+                stop_token,
+            } => {
                 self.usage = Some(usage);
                 if !self.ended {
                     self.flush(reason, stop_token, step);
@@ -141,9 +145,11 @@ impl Pipe {
             (FinishReason::Stop, Some(token)) => End::StopToken(token),
             (FinishReason::Stop, None) => End::Stop,
             (FinishReason::Length, _) => End::Length,
-            (FinishReason::Cancelled, _) => {
-                End::Failed(ApiError::unavailable("cancelled", "the request was cancelled by the server", 1))
-            }
+            (FinishReason::Cancelled, _) => End::Failed(ApiError::unavailable(
+                "cancelled",
+                "the request was cancelled by the server",
+                1,
+            )),
         };
         self.end(end, step);
     }

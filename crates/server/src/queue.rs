@@ -66,20 +66,33 @@ pub fn queue(bytes_max: usize) -> (Sender, Receiver) {
         senders: 1,
         waker: None,
     }));
-    (Sender { state: state.clone(), bytes_max }, Receiver { state })
+    (
+        Sender {
+            state: state.clone(),
+            bytes_max,
+        },
+        Receiver { state },
+    )
 }
 
 impl Sender {
     /// The end for a sequence.
     pub fn sink(&self, sequence: usize) -> Box<dyn EventSink> {
         self.state.lock().expect("no panic under this lock").senders += 1;
-        Box::new(Sink { state: self.state.clone(), bytes_max: self.bytes_max, sequence })
+        Box::new(Sink {
+            state: self.state.clone(),
+            bytes_max: self.bytes_max,
+            sequence,
+        })
     }
 }
 
 fn cost(event: &Event) -> usize {
     let alternatives = match event {
-        Event::Token { logprob: Some(logprob), .. } => logprob.top.len(),
+        Event::Token {
+            logprob: Some(logprob),
+            ..
+        } => logprob.top.len(),
         Event::Prompt(prompt) => prompt.iter().flatten().map(|l| l.top.len() + 4).sum(),
         Event::Token { .. } | Event::Finished { .. } | Event::Failed { .. } => 0,
     };
@@ -94,7 +107,10 @@ impl EventSink for Sink {
         }
         let now = Instant::now();
         // The last event always fits: it frees the sequence. A prompt's log-probabilities come once and were asked for.
-        let must = matches!(event, Event::Finished { .. } | Event::Failed { .. } | Event::Prompt(_));
+        let must = matches!(
+            event,
+            Event::Finished { .. } | Event::Failed { .. } | Event::Prompt(_)
+        );
         if state.bytes >= self.bytes_max && !must {
             let since = *state.full_since.get_or_insert(now);
             if now - since >= GRACE || state.bytes >= HARD * self.bytes_max {
@@ -111,7 +127,11 @@ impl EventSink for Sink {
         if !matches!(event, Event::Prompt(_)) {
             state.bytes += cost(&event);
         }
-        state.items.push_back(Item { sequence: self.sequence, at: now, event });
+        state.items.push_back(Item {
+            sequence: self.sequence,
+            at: now,
+            event,
+        });
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
@@ -177,11 +197,6 @@ impl Receiver {
         state.full_since = None;
         Poll::Ready(Received::Items(items))
     }
-
-    /// Waits for what comes next.
-    pub async fn next(&mut self, items_max: usize) -> Received {
-        std::future::poll_fn(|context| self.poll(context, items_max)).await
-    }
 }
 
 impl Drop for Receiver {
@@ -197,6 +212,10 @@ mod tests {
     use super::*;
     use galvani_engine::{FinishReason, Usage};
 
+    async fn next(receiver: &mut Receiver) -> Received {
+        std::future::poll_fn(|context| receiver.poll(context, 64)).await
+    }
+
     fn token(token: u32) -> Event {
         Event::Token { token, logprob: None }
     }
@@ -207,13 +226,18 @@ mod tests {
         let mut sink = sender.sink(3);
         drop(sender);
         assert!(sink.send(token(1)) && sink.send(token(2)));
-        let Received::Items(items) = receiver.next(64).await else { panic!("no items") };
-        assert_eq!(items.iter().map(|i| (i.sequence, i.event.clone())).collect::<Vec<_>>(), [
-            (3, token(1)),
-            (3, token(2))
-        ]);
+        let Received::Items(items) = next(&mut receiver).await else {
+            panic!("no items")
+        };
+        assert_eq!(
+            items
+                .iter()
+                .map(|i| (i.sequence, i.event.clone()))
+                .collect::<Vec<_>>(),
+            [(3, token(1)), (3, token(2))]
+        );
         drop(sink);
-        assert!(matches!(receiver.next(64).await, Received::Closed));
+        assert!(matches!(next(&mut receiver).await, Received::Closed));
         let (sender, receiver) = queue(1 << 16);
         let mut sink = sender.sink(0);
         drop(receiver);
@@ -225,9 +249,16 @@ mod tests {
         let (sender, mut receiver) = queue(1 << 12);
         let mut sink = sender.sink(0);
         let sent = (0..1_000_000).take_while(|i| sink.send(token(*i))).count();
-        assert!(sent * size_of::<Item>() <= HARD * (1 << 12) + size_of::<Item>(), "{sent} were held");
-        assert!(matches!(receiver.next(64).await, Received::CutOff));
+        assert!(
+            sent * size_of::<Item>() <= HARD * (1 << 12) + size_of::<Item>(),
+            "{sent} were held"
+        );
+        assert!(matches!(next(&mut receiver).await, Received::CutOff));
         let usage = Usage::default();
-        assert!(!sink.send(Event::Finished { reason: FinishReason::Cancelled, stop_token: None, usage }));
+        assert!(!sink.send(Event::Finished {
+            reason: FinishReason::Cancelled,
+            stop_token: None,
+            usage
+        }));
     }
 }

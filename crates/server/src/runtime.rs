@@ -86,6 +86,8 @@ impl ModelRuntime {
 
     /// All names.
     pub fn names(&self) -> Vec<String> {
-        std::iter::once(self.name.clone()).chain(self.aliases.iter().cloned()).collect()
+        std::iter::once(self.name.clone())
+            .chain(self.aliases.iter().cloned())
+            .collect()
     }
 }

@@ -135,12 +135,19 @@ impl Server {
     /// When the address is taken or is none.
     pub async fn bind(config: ServerConfig) -> Result<Self, ServeError> {
         let shown = format!("{}:{}", config.host, config.port);
-        let fail = |source| ServeError::Bind { address: shown.clone(), source };
+        let fail = |source| ServeError::Bind {
+            address: shown.clone(),
+            source,
+        };
         let host = config.host.trim_start_matches('[').trim_end_matches(']');
         let listener = TcpListener::bind((host, config.port)).await.map_err(fail)?;
         let address = listener.local_addr().map_err(fail)?;
         let shared = Shared::new(config, address.ip().is_loopback());
-        Ok(Self { listener, shared, address })
+        Ok(Self {
+            listener,
+            shared,
+            address,
+        })
     }
 
     /// Where it listens.

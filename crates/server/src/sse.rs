@@ -58,7 +58,10 @@ pub fn response(sequences: Sequences, encoder: impl Encoder, keep_alive: Duratio
     };
     let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream; charset=utf-8"),
+    );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Proxies that buffer would hold the events back.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
@@ -77,7 +80,9 @@ struct SseBody {
 impl SseBody {
     fn poll(&mut self, context: &mut Context) -> Poll<Option<Vec<u8>>> {
         let mut out = Events::default();
-        let Some(sequences) = &mut self.sequences else { return Poll::Ready(None) };
+        let Some(sequences) = &mut self.sequences else {
+            return Poll::Ready(None);
+        };
         if !self.opened {
             self.opened = true;
             self.encoder.open(&mut out);
@@ -122,7 +127,9 @@ impl http_body::Body for SseBody {
             Err(_) => {
                 this.sequences = None;
                 let mut out = Events::default();
-                out.fail(&ApiError::internal("an internal fault ended this stream; the server goes on"));
+                out.fail(&ApiError::internal(
+                    "an internal fault ended this stream; the server goes on",
+                ));
                 out.0.extend_from_slice(b"data: [DONE]\n\n");
                 Poll::Ready(Some(Ok(Frame::data(Bytes::from(out.0)))))
             }

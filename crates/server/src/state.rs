@@ -112,10 +112,16 @@ impl Shared {
                 .runtime()
                 .ok_or_else(|| ApiError::unavailable("model_loading", "the model is being loaded", 1)),
             Health::Loading(progress) => Err(ApiError::unavailable("model_loading", progress, 1)),
-            Health::Draining => Err(ApiError::unavailable("shutting_down", "the server is shutting down", 5)),
-            Health::Failed(message) => {
-                Err(ApiError::unavailable("model_failed", format!("the model could not be loaded: {message}"), 60))
-            }
+            Health::Draining => Err(ApiError::unavailable(
+                "shutting_down",
+                "the server is shutting down",
+                5,
+            )),
+            Health::Failed(message) => Err(ApiError::unavailable(
+                "model_failed",
+                format!("the model could not be loaded: {message}"),
+                60,
+            )),
         }
     }
 

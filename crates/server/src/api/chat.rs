@@ -95,8 +95,20 @@ async fn handle(
         .enumerate()
         .map(|(choice, mask)| {
             let parser = parsers::make(job.style, job.tools.as_ref(), job.in_reasoning);
-            let pipe = Pipe::new(&runtime.tokenizer, &job.common, Some(parser), job.first_call_only, false);
-            Ask { prompt: job.prompt.clone(), tokens_max: job.tokens_max, choice, mask, pipe }
+            let pipe = Pipe::new(
+                &runtime.tokenizer,
+                &job.common,
+                Some(parser),
+                job.first_call_only,
+                false,
+            );
+            Ask {
+                prompt: job.prompt.clone(),
+                tokens_max: job.tokens_max,
+                choice,
+                mask,
+                pipe,
+            }
         })
         .collect();
     let sequences = Sequences::submit(shared, &runtime, ticket, &job.common, job.logprobs, asks)
@@ -110,17 +122,29 @@ async fn handle(
 
 /// The engine calls all prompts `prompt`.
 fn rename(error: ApiError, param: &str) -> ApiError {
-    if error.param.as_deref() == Some("prompt") { error.with_param(param) } else { error }
+    if error.param.as_deref() == Some("prompt") {
+        error.with_param(param)
+    } else {
+        error
+    }
 }
 
 fn prepare(shared: &Shared, runtime: &ModelRuntime, tenant: Tenant, bytes: &Bytes) -> Result<Job, ApiError> {
     let body = Body::parse(bytes, on::CHAT, &shared.config.limits, shared.config.strict)?;
     check_model(&body, runtime)?;
     let mut common = Common::read(&body, runtime, tenant.0)?;
-    let logprobs = match (body.flag("logprobs", false), bounded(&body, "top_logprobs", shared.config.limits.logprobs_max)?) {
+    let logprobs = match (
+        body.flag("logprobs", false),
+        bounded(&body, "top_logprobs", shared.config.limits.logprobs_max)?,
+    ) {
         (true, top) => Some(top.unwrap_or(0)),
         (false, None | Some(0)) => None,
-        (false, Some(_)) => return Err(ApiError::field("top_logprobs", "is allowed only where logprobs is true")),
+        (false, Some(_)) => {
+            return Err(ApiError::field(
+                "top_logprobs",
+                "is allowed only where logprobs is true",
+            ));
+        }
     };
     if let Some(Value::Array(modalities)) = body.tree("modalities")?
         && modalities.iter().any(|modality| modality != "text")
@@ -132,12 +156,18 @@ fn prepare(shared: &Shared, runtime: &ModelRuntime, tenant: Tenant, bytes: &Byte
     let template = conversation.template(runtime)?;
     let tools = conversation.tools.clone().filter(|_| choice != ToolChoice::None);
     if tools.is_some() && !template.wants(true).tools {
-        return Err(ApiError::field("tools", "the chat template of this model takes no tools"));
+        return Err(ApiError::field(
+            "tools",
+            "the chat template of this model takes no tools",
+        ));
     }
     let prompt = conversation.render(template, tools.as_ref())?;
     let mut tokens = runtime.tokenizer.encode_prompt(&prompt)?;
     truncate(&mut tokens, common.truncate_prompt);
-    let asked = body.count("max_completion_tokens").or(body.count("max_tokens")).or(runtime.defaults.tokens_max);
+    let asked = body
+        .count("max_completion_tokens")
+        .or(body.count("max_tokens"))
+        .or(runtime.defaults.tokens_max);
     let tokens_max = room(tokens.len(), asked, runtime, "messages")?;
 
     let in_reasoning = runtime.styles.starts_in_reasoning(prompt.text());
@@ -145,15 +175,23 @@ fn prepare(shared: &Shared, runtime: &ModelRuntime, tenant: Tenant, bytes: &Byte
     if tools.is_none() {
         style.tools = None;
     } else if style.tools.is_none() {
-        return Err(ApiError::field("tools", "how this model writes calls is not known (see /props)"));
+        return Err(ApiError::field(
+            "tools",
+            "how this model writes calls is not known (see /props)",
+        ));
     }
     let first_call_only = !body.flag("parallel_tool_calls", true);
     let plan = match (constraint::read(&body)?, &choice) {
         (plan, ToolChoice::None | ToolChoice::Auto) => plan,
         (Some(_), _) => {
-            return Err(ApiError::field("tool_choice", "a forced call excludes response_format and other constraints"));
+            return Err(ApiError::field(
+                "tool_choice",
+                "a forced call excludes response_format and other constraints",
+            ));
         }
-        (None, ToolChoice::Required) => Some(constraint::calls(&style, tools.as_ref(), None, first_call_only)?),
+        (None, ToolChoice::Required) => {
+            Some(constraint::calls(&style, tools.as_ref(), None, first_call_only)?)
+        }
         (None, ToolChoice::Named(name)) => Some(constraint::calls(&style, tools.as_ref(), Some(name), true)?),
     };
     let plan = plan.map(|plan| plan.after_reasoning(&style, in_reasoning));
@@ -178,7 +216,9 @@ fn marks_are_special(style: &ParserStyle, tokenizer: &Tokenizer) -> bool {
     let reasoning = style.reasoning.map(|_| &["<think>", "</think>"][..]);
     let tools = style.tools.map(|_| &["<tool_call>", "</tool_call>"][..]);
     let marks = [reasoning, tools].into_iter().flatten().flatten();
-    marks.filter_map(|mark| tokenizer.special_id(mark)).any(|id| tokenizer.is_special(id))
+    marks
+        .filter_map(|mark| tokenizer.special_id(mark))
+        .any(|id| tokenizer.is_special(id))
 }
 
 /// Checks `model` against the names served.
@@ -234,7 +274,9 @@ impl Conversation {
     /// By field.
     pub fn read(body: &Body) -> Result<Self, ApiError> {
         let messages = messages::check(body.tree("messages")?, body.limits())?;
-        let tools = body.tree("tools")?.filter(|tools| tools.as_array().is_some_and(|list| !list.is_empty()));
+        let tools = body
+            .tree("tools")?
+            .filter(|tools| tools.as_array().is_some_and(|list| !list.is_empty()));
         let tool_names = messages::check_tools(tools.as_ref(), body.limits())?;
         let mut extra = match body.tree("chat_template_kwargs")? {
             Some(Value::Object(extra)) => extra,
@@ -249,9 +291,19 @@ impl Conversation {
         let continue_final = body.flag("continue_final_message", false);
         let add_generation_prompt = body.flag("add_generation_prompt", !continue_final);
         if continue_final && add_generation_prompt {
-            return Err(ApiError::field("continue_final_message", "excludes add_generation_prompt"));
+            return Err(ApiError::field(
+                "continue_final_message",
+                "excludes add_generation_prompt",
+            ));
         }
-        Ok(Self { messages: Value::Array(messages), tools, tool_names, extra, add_generation_prompt, continue_final })
+        Ok(Self {
+            messages: Value::Array(messages),
+            tools,
+            tool_names,
+            extra,
+            add_generation_prompt,
+            continue_final,
+        })
     }
 
     /// The model's template.
@@ -260,8 +312,12 @@ impl Conversation {
     /// 400 when it has none.
     pub fn template<'a>(&self, runtime: &'a ModelRuntime) -> Result<&'a ChatTemplate, ApiError> {
         runtime.template.as_deref().ok_or_else(|| {
-            let message = "the model has no chat template, pass --chat-template (completions work without one)";
-            ApiError { code: Some("no_chat_template"), ..ApiError::field("messages", message) }
+            let message =
+                "the model has no chat template, pass --chat-template (completions work without one)";
+            ApiError {
+                code: Some("no_chat_template"),
+                ..ApiError::field("messages", message)
+            }
         })
     }
 
@@ -326,7 +382,11 @@ async fn whole(
 
 fn choice_of(head: &Head, runtime: &ModelRuntime, index: usize, answer: &Answer) -> Value {
     let calls = !answer.calls.is_empty();
-    let content = if calls && answer.content.is_empty() { Value::Null } else { json!(answer.content) };
+    let content = if calls && answer.content.is_empty() {
+        Value::Null
+    } else {
+        json!(answer.content)
+    };
     let mut message = json!({"role": "assistant", "content": content, "refusal": null});
     if head.include_reasoning && !answer.reasoning.is_empty() {
         message["reasoning_content"] = json!(answer.reasoning);
@@ -346,8 +406,9 @@ fn choice_of(head: &Head, runtime: &ModelRuntime, index: usize, answer: &Answer)
             .collect();
     }
     let end = answer.end.as_ref();
-    let logprobs =
-        head.with_logprobs.then(|| chat_logprobs(&runtime.tokenizer, &answer.logprobs, head.tokens_as_ids));
+    let logprobs = head
+        .with_logprobs
+        .then(|| chat_logprobs(&runtime.tokenizer, &answer.logprobs, head.tokens_as_ids));
     let mut choice = json!({
         "index": index,
         "message": message,

@@ -26,7 +26,14 @@ pub(super) struct ChatStream {
 
 impl ChatStream {
     pub fn new(head: Head, runtime: Arc<ModelRuntime>, choices: usize, usage: StreamUsage) -> Self {
-        Self { head, runtime, choices, usage, calls: vec![false; choices], failed: false }
+        Self {
+            head,
+            runtime,
+            choices,
+            usage,
+            calls: vec![false; choices],
+            failed: false,
+        }
     }
 
     fn chunk(&self, choices: Value, usage: Option<Value>) -> Value {
@@ -48,13 +55,24 @@ impl ChatStream {
     fn totals(&self, sequences: &Sequences, last: bool) -> Value {
         let mut totals = Totals::default();
         for index in 0..self.choices {
-            let usage = if last { sequences.final_usage(index) } else { sequences.usage(index) };
+            let usage = if last {
+                sequences.final_usage(index)
+            } else {
+                sequences.usage(index)
+            };
             totals.add(index == 0, self.head.prompt.len(), usage);
         }
         totals.to_json()
     }
 
-    fn push(&self, index: usize, delta: Value, extra: Map<String, Value>, sequences: &Sequences, out: &mut Events) {
+    fn push(
+        &self,
+        index: usize,
+        delta: Value,
+        extra: Map<String, Value>,
+        sequences: &Sequences,
+        out: &mut Events,
+    ) {
         let mut choice = json!({"index": index, "delta": delta, "logprobs": null, "finish_reason": null});
         for (key, value) in extra {
             choice[key] = value;
@@ -76,7 +94,13 @@ fn deltas(parts: Vec<ParsedEvent>, include_reasoning: bool) -> Vec<Value> {
                 delta[*name] = joined.clone();
             }
         } else {
-            deltas.push(names.iter().map(|name| ((*name).to_owned(), json!(text))).collect::<Map<_, _>>().into());
+            deltas.push(
+                names
+                    .iter()
+                    .map(|name| ((*name).to_owned(), json!(text)))
+                    .collect::<Map<_, _>>()
+                    .into(),
+            );
         }
     };
     for part in parts {
@@ -127,7 +151,10 @@ impl Encoder for ChatStream {
             extra.insert("token_ids".to_owned(), json!(step.tokens));
         }
         if let Some(prompt) = &step.prompt {
-            extra.insert("prompt_logprobs".to_owned(), prompt_logprobs(&self.runtime.tokenizer, prompt));
+            extra.insert(
+                "prompt_logprobs".to_owned(),
+                prompt_logprobs(&self.runtime.tokenizer, prompt),
+            );
         }
         let mut deltas = deltas(step.parts, self.head.include_reasoning);
         if deltas.is_empty() && !extra.is_empty() {
@@ -145,7 +172,10 @@ impl Encoder for ChatStream {
                 }
             }
             Some(end) => {
-                extra.insert("finish_reason".to_owned(), json!(finish_reason(end, self.calls[index])));
+                extra.insert(
+                    "finish_reason".to_owned(),
+                    json!(finish_reason(end, self.calls[index])),
+                );
                 extra.insert("stop_reason".to_owned(), stop_reason(end));
                 self.push(index, json!({}), extra, sequences, out);
             }

@@ -91,7 +91,10 @@ async fn handle(
     let count = job.inputs.len() * job.best_of;
     let masks = constraint::masks(shared, &runtime, job.plan.take(), count).await?;
     let ranked = job.best_of > job.common.choices;
-    shared.metrics.asked(job.tokens_max.iter().copied().max().unwrap_or(0), job.common.choices);
+    shared.metrics.asked(
+        job.tokens_max.iter().copied().max().unwrap_or(0),
+        job.common.choices,
+    );
     let asks = masks
         .into_iter()
         .enumerate()
@@ -114,7 +117,13 @@ async fn handle(
     }
     let sequences = Sequences::submit(shared, &runtime, ticket, &common, logprobs, asks)?;
     if job.common.stream {
-        let encoder = TextStream::new(job.head, runtime, job.inputs, job.common.choices, job.common.usage);
+        let encoder = TextStream::new(
+            job.head,
+            runtime,
+            job.inputs,
+            job.common.choices,
+            job.common.usage,
+        );
         return Ok(sse::response(sequences, encoder, shared.config.keep_alive));
     }
     whole(&runtime, sequences, &job).await
@@ -127,21 +136,34 @@ fn prepare(shared: &Shared, runtime: &ModelRuntime, tenant: Tenant, bytes: &Byte
     let common = Common::read(&body, runtime, tenant.0)?;
     let best_of = bounded(&body, "best_of", limits.choices_max)?.unwrap_or(common.choices);
     if best_of < common.choices {
-        return Err(ApiError::field("best_of", format!("got {best_of}, allowed: at least n, which is {}", common.choices)));
+        return Err(ApiError::field(
+            "best_of",
+            format!("got {best_of}, allowed: at least n, which is {}", common.choices),
+        ));
     }
     if best_of > common.choices && common.stream {
-        return Err(ApiError::field("best_of", "more than n is not possible in a stream: the best is known at the end"));
+        return Err(ApiError::field(
+            "best_of",
+            "more than n is not possible in a stream: the best is known at the end",
+        ));
     }
     let logprobs = bounded(&body, "logprobs", limits.logprobs_max)?;
     let echo = body.flag("echo", false);
     let asked = body.count("max_tokens").unwrap_or(TOKENS_MAX);
     if asked == 0 && !echo {
-        return Err(ApiError::field("max_tokens", "got 0, allowed: at least 1, or 0 with echo"));
+        return Err(ApiError::field(
+            "max_tokens",
+            "got 0, allowed: at least 1, or 0 with echo",
+        ));
     }
     let mut inputs = prompts(&body, runtime)?;
     let sequences = inputs.len() * best_of;
     if sequences > limits.sequences_max {
-        let message = format!("{} prompts of {best_of} answers; allowed: {} in all", inputs.len(), limits.sequences_max);
+        let message = format!(
+            "{} prompts of {best_of} answers; allowed: {} in all",
+            inputs.len(),
+            limits.sequences_max
+        );
         return Err(ApiError::field("prompt", message));
     }
     let mut tokens_max = Vec::with_capacity(inputs.len());
@@ -161,7 +183,16 @@ fn prepare(shared: &Shared, runtime: &ModelRuntime, tenant: Tenant, bytes: &Byte
         prompt_logprobs: common.prompt_logprobs.is_some(),
     };
     let plan = constraint::read(&body)?;
-    Ok(Job { inputs, tokens_max, best_of, silent: asked == 0, plan, head, ignored: body.ignored, common })
+    Ok(Job {
+        inputs,
+        tokens_max,
+        best_of,
+        silent: asked == 0,
+        plan,
+        head,
+        ignored: body.ignored,
+        common,
+    })
 }
 
 /// The prompts, in any of the four forms.
@@ -175,9 +206,15 @@ fn prompts(body: &Body, runtime: &ModelRuntime) -> Result<Vec<Input>, ApiError> 
     let from_text = |text: &str| {
         let tokens = runtime.tokenizer.encode(text, Special::Parse, special)?;
         if tokens.is_empty() {
-            return Err(ApiError::field("prompt", "is empty, and this model has no begin token to start from"));
+            return Err(ApiError::field(
+                "prompt",
+                "is empty, and this model has no begin token to start from",
+            ));
         }
-        Ok(Input { tokens, text: text.to_owned() })
+        Ok(Input {
+            tokens,
+            text: text.to_owned(),
+        })
     };
     let from_ids = |raw: &RawValue| {
         let tokens = token_ids("prompt", raw, vocab, usize::MAX)?;
@@ -199,7 +236,8 @@ fn prompts(body: &Body, runtime: &ModelRuntime) -> Result<Vec<Input>, ApiError> 
         _ => return wrong("a list must hold texts, token ids, or lists of token ids, and must not be empty"),
     }
     let prompts_max = body.limits().prompts_max;
-    let items: Bounded = serde_json::from_str(raw.get()).map_err(|_| ApiError::field("prompt", "is not readable"))?;
+    let items: Bounded =
+        serde_json::from_str(raw.get()).map_err(|_| ApiError::field("prompt", "is not readable"))?;
     if items.count > prompts_max {
         let message = format!("got {} prompts, allowed: at most {prompts_max}", items.count);
         return Err(ApiError::field("prompt", message));
@@ -214,7 +252,10 @@ fn prompts(body: &Body, runtime: &ModelRuntime) -> Result<Vec<Input>, ApiError> 
                 from_text(&text)
             }
             (b'[', Some(b'[')) => from_ids(item),
-            _ => wrong("a list must hold texts alone or lists of token ids alone"),
+            _ => Err(ApiError::field(
+                "prompt",
+                "a list must hold texts alone or lists of token ids alone",
+            )),
         })
         .collect()
 }
@@ -235,7 +276,10 @@ impl<'de> serde::Deserialize<'de> for Bounded<'de> {
             }
             fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Bounded<'de>, A::Error> {
                 const KEPT_MAX: usize = 4096;
-                let mut all = Bounded { kept: Vec::new(), count: 0 };
+                let mut all = Bounded {
+                    kept: Vec::new(),
+                    count: 0,
+                };
                 while let Some(item) = seq.next_element::<&'de RawValue>()? {
                     all.count += 1;
                     if all.kept.len() < KEPT_MAX {
@@ -255,13 +299,19 @@ fn decode(tokenizer: &Tokenizer, tokens: &[u32]) -> String {
 
 /// Mean log-probability of a token: what `best_of` ranks by.
 fn score(answer: &Answer) -> f64 {
-    let sum: f64 = answer.logprobs.iter().map(|item| f64::from(crate::answer::finite(item.logprob))).sum();
+    let sum: f64 = answer
+        .logprobs
+        .iter()
+        .map(|item| f64::from(crate::answer::finite(item.logprob)))
+        .sum();
     sum / answer.logprobs.len().max(1) as f64
 }
 
 async fn whole(runtime: &ModelRuntime, mut sequences: Sequences, job: &Job) -> Result<Response, ApiError> {
     let (head, best_of, n) = (&job.head, job.best_of, job.common.choices);
-    let mut answers: Vec<Answer> = (0..job.inputs.len() * best_of).map(|_| Answer::default()).collect();
+    let mut answers: Vec<Answer> = (0..job.inputs.len() * best_of)
+        .map(|_| Answer::default())
+        .collect();
     while !sequences.done() {
         for step in sequences.next().await {
             answers[step.sequence].add(step);
@@ -284,7 +334,13 @@ async fn whole(runtime: &ModelRuntime, mut sequences: Sequences, job: &Job) -> R
             ranked.sort_by(|a, b| score(&answers[*b]).total_cmp(&score(&answers[*a])));
         }
         for sequence in &ranked[..n] {
-            choices.push(choice_of(head, runtime, choices.len(), input, &answers[*sequence]));
+            choices.push(choice_of(
+                head,
+                runtime,
+                choices.len(),
+                input,
+                &answers[*sequence],
+            ));
         }
     }
     Ok(Json(json!({
@@ -301,12 +357,23 @@ async fn whole(runtime: &ModelRuntime, mut sequences: Sequences, job: &Job) -> R
 
 fn choice_of(head: &Head, runtime: &ModelRuntime, index: usize, input: &Input, answer: &Answer) -> Value {
     let tokenizer = &runtime.tokenizer;
-    let text = if head.echo { format!("{}{}", input.text, answer.content) } else { answer.content.clone() };
+    let text = if head.echo {
+        format!("{}{}", input.text, answer.content)
+    } else {
+        answer.content.clone()
+    };
     let logprobs = head.logprobs.map(|alternatives| {
         let mut shape = TextLogprobs::default();
         let mut offset = 0;
         if head.echo {
-            echo_logprobs(&mut shape, tokenizer, input, answer.prompt.as_deref(), head, &mut offset);
+            echo_logprobs(
+                &mut shape,
+                tokenizer,
+                input,
+                answer.prompt.as_deref(),
+                head,
+                &mut offset,
+            );
         }
         let items = answer.logprobs.iter().map(|item| (item.token, Some(item)));
         shape.add(tokenizer, items, head.tokens_as_ids, alternatives, &mut offset);
@@ -321,8 +388,10 @@ fn choice_of(head: &Head, runtime: &ModelRuntime, index: usize, input: &Input, a
         "stop_reason": end.map(stop_reason),
     });
     if head.prompt_logprobs {
-        choice["prompt_logprobs"] =
-            answer.prompt.as_ref().map_or(Value::Null, |prompt| prompt_logprobs(tokenizer, prompt));
+        choice["prompt_logprobs"] = answer
+            .prompt
+            .as_ref()
+            .map_or(Value::Null, |prompt| prompt_logprobs(tokenizer, prompt));
     }
     if head.return_token_ids {
         choice["token_ids"] = json!(answer.tokens);
@@ -344,5 +413,11 @@ pub(super) fn echo_logprobs(
         let logprob = prompt.and_then(|prompt| prompt.get(i)).and_then(Option::as_ref);
         (*token, logprob)
     });
-    shape.add(tokenizer, items, head.tokens_as_ids, head.logprobs.unwrap_or(0), offset);
+    shape.add(
+        tokenizer,
+        items,
+        head.tokens_as_ids,
+        head.logprobs.unwrap_or(0),
+        offset,
+    );
 }

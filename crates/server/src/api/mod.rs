@@ -45,7 +45,13 @@ pub fn router(shared: Arc<Shared>) -> Router {
         routes = routes.route("/", get(service::page));
     }
     routes
-        .fallback(|| async { ApiError::status(StatusCode::NOT_FOUND, "not_found", "there is no such path (see /openapi.json)") })
+        .fallback(|| async {
+            ApiError::status(
+                StatusCode::NOT_FOUND,
+                "not_found",
+                "there is no such path (see /openapi.json)",
+            )
+        })
         .method_not_allowed_fallback(|| async {
             ApiError::status(
                 StatusCode::METHOD_NOT_ALLOWED,
@@ -79,7 +85,9 @@ async fn read_body(shared: &Shared, request: Request) -> Result<Bytes, ApiError>
     match collected {
         Ok(Ok(Some(bytes))) => Ok(bytes),
         Ok(Ok(None)) => Err(too_large()),
-        Ok(Err(error)) => Err(ApiError::bad_request(format!("the body could not be read: {error}"))),
+        Ok(Err(error)) => Err(ApiError::bad_request(format!(
+            "the body could not be read: {error}"
+        ))),
         Err(_) => Err(ApiError::status(
             StatusCode::REQUEST_TIMEOUT,
             "body_timeout",
@@ -89,7 +97,10 @@ async fn read_body(shared: &Shared, request: Request) -> Result<Bytes, ApiError>
 }
 
 fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
-    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("none");
+    let given = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or("none");
     let essence = given.split(';').next().unwrap_or_default().trim();
     if essence.eq_ignore_ascii_case("application/json") {
         return Ok(());
@@ -130,7 +141,10 @@ pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
 /// Puts the names of ignored fields and the request's id on a response, and new names into the log, once each.
 fn finish(shared: &Shared, ignored: &[String], id: &str, result: Result<Response, ApiError>) -> Response {
     for name in shared.metrics.ignored(ignored) {
-        tracing::warn!(field = name, "requests carry a field that no endpoint knows; it is ignored");
+        tracing::warn!(
+            field = name,
+            "requests carry a field that no endpoint knows; it is ignored"
+        );
     }
     let mut response = result.unwrap_or_else(IntoResponse::into_response);
     if !ignored.is_empty()

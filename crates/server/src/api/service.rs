@@ -36,7 +36,9 @@ pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> Response {
     let mut body = error.to_json();
     body["status"] = json!(status);
     let mut response = (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
-    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(retry));
+    response
+        .headers_mut()
+        .insert(header::RETRY_AFTER, HeaderValue::from(retry));
     response
 }
 
@@ -62,8 +64,14 @@ pub(super) async fn openapi() -> Json<Value> {
 pub(super) async fn page() -> Response {
     let mut response = Html(PAGE).into_response();
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static(PAGE_POLICY),
+    );
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     response
 }

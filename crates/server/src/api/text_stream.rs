@@ -37,7 +37,16 @@ impl TextStream {
     ) -> Self {
         let count = inputs.len() * choices;
         let echo = vec![head.echo; count];
-        Self { head, runtime, inputs, choices, usage, offsets: vec![0; count], echo, failed: false }
+        Self {
+            head,
+            runtime,
+            inputs,
+            choices,
+            usage,
+            offsets: vec![0; count],
+            echo,
+            failed: false,
+        }
     }
 
     fn chunk(&self, choices: Value, usage: Option<Value>) -> Value {
@@ -58,8 +67,16 @@ impl TextStream {
     fn totals(&self, sequences: &Sequences, last: bool) -> Value {
         let mut totals = Totals::default();
         for i in 0..self.offsets.len() {
-            let usage = if last { sequences.final_usage(i) } else { sequences.usage(i) };
-            totals.add(i % self.choices == 0, self.inputs[i / self.choices].tokens.len(), usage);
+            let usage = if last {
+                sequences.final_usage(i)
+            } else {
+                sequences.usage(i)
+            };
+            totals.add(
+                i % self.choices == 0,
+                self.inputs[i / self.choices].tokens.len(),
+                usage,
+            );
         }
         totals.to_json()
     }
@@ -92,14 +109,31 @@ impl Encoder for TextStream {
             text.insert_str(0, &input.text);
             if self.head.logprobs.is_some() {
                 let prompt = step.prompt.as_deref();
-                echo_logprobs(&mut shape, &tokenizer, input, prompt, &self.head, &mut self.offsets[i]);
+                echo_logprobs(
+                    &mut shape,
+                    &tokenizer,
+                    input,
+                    prompt,
+                    &self.head,
+                    &mut self.offsets[i],
+                );
             }
         }
-        let logprobs = self.head.logprobs.filter(|_| echo || !step.logprobs.is_empty()).map(|alternatives| {
-            let items = step.logprobs.iter().map(|item| (item.token, Some(item)));
-            shape.add(&tokenizer, items, self.head.tokens_as_ids, alternatives, &mut self.offsets[i]);
-            shape.to_json()
-        });
+        let logprobs = self
+            .head
+            .logprobs
+            .filter(|_| echo || !step.logprobs.is_empty())
+            .map(|alternatives| {
+                let items = step.logprobs.iter().map(|item| (item.token, Some(item)));
+                shape.add(
+                    &tokenizer,
+                    items,
+                    self.head.tokens_as_ids,
+                    alternatives,
+                    &mut self.offsets[i],
+                );
+                shape.to_json()
+            });
         let quiet = text.is_empty() && logprobs.is_none() && step.end.is_none() && step.prompt.is_none();
         if quiet && !(self.head.return_token_ids && !step.tokens.is_empty()) {
             return;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use axum::Json;
 use bytes::Bytes;
 use galvani_text::Special;
 use serde_json::{Value, json};
@@ -59,7 +59,9 @@ fn to_tokens(body: &Body, runtime: &ModelRuntime) -> Result<Value, ApiError> {
     let tokens = match (text, body.has("messages")) {
         (Some(_), true) => return Err(ApiError::field("prompt", "excludes messages")),
         (Some(text), false) => {
-            runtime.tokenizer.encode(&text, Special::Parse, body.flag("add_special_tokens", true))?
+            runtime
+                .tokenizer
+                .encode(&text, Special::Parse, body.flag("add_special_tokens", true))?
         }
         (None, true) => {
             let conversation = Conversation::read(body)?;
@@ -70,14 +72,18 @@ fn to_tokens(body: &Body, runtime: &ModelRuntime) -> Result<Value, ApiError> {
     };
     let mut answer = json!({"count": tokens.len(), "max_model_len": runtime.context_max, "tokens": tokens});
     if body.flag("return_token_strs", false) {
-        answer["token_strs"] =
-            tokens.iter().map(|token| json!(runtime.tokenizer.token_text(*token).unwrap_or_default())).collect();
+        answer["token_strs"] = tokens
+            .iter()
+            .map(|token| json!(runtime.tokenizer.token_text(*token).unwrap_or_default()))
+            .collect();
     }
     Ok(answer)
 }
 
 fn to_text(body: &Body, runtime: &ModelRuntime) -> Result<Value, ApiError> {
-    let raw = body.raw("tokens").ok_or_else(|| ApiError::field("tokens", "is needed: a list of token ids"))?;
+    let raw = body
+        .raw("tokens")
+        .ok_or_else(|| ApiError::field("tokens", "is needed: a list of token ids"))?;
     let vocab = runtime.engine.config().vocab;
     let tokens = token_ids("tokens", raw, vocab, usize::MAX)?;
     let text = runtime.tokenizer.decode(&tokens, false);
