@@ -1,2 +1,7 @@
-//! Galvani.
-fn main() {}
+//! The binary `galvani`: see [`galvani::run`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    galvani::run(std::env::args_os().collect())
+}
