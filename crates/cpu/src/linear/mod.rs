@@ -265,7 +265,7 @@ pub unsafe fn gated_part(
         Some(rows) if matrix.wants_int8() => rows,
         _ => &float,
     };
-    let mut panels = [scratch.panel(gate), scratch.panel(up)];
+    let mut panels = [scratch.take_panel(gate), scratch.take_panel(up)];
     let target = Target {
         out,
         column: 0,

@@ -59,7 +59,12 @@ impl<'a> Scratch<'a> {
         piece
     }
 
-    /// Room for the unpacked tile of `matrix`.
+    /// Room for the unpacked tile of `matrix`, apart from all later pieces.
+    pub fn take_panel(&mut self, matrix: &PackedMatrix) -> Panel {
+        Panel(self.take(panel_bytes(matrix)))
+    }
+
+    /// Room for the unpacked tile of `matrix`; the next panel takes the same place.
     pub fn panel(&mut self, matrix: &PackedMatrix) -> Panel {
         let mut rest = Scratch {
             start: self.start,
