@@ -37,3 +37,11 @@ fn check<B: Backend>(backend: &B, feeds: &[Feed]) {
 fn reference() {
     check(&Reference, &[Feed::Whole, Feed::OneByOne, Feed::Chunks(11)]);
 }
+
+#[test]
+fn cpu_exact() {
+    check(
+        &common::cpu_exact(),
+        &[Feed::Whole, Feed::OneByOne, Feed::Chunks(11)],
+    );
+}

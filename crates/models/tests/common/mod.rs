@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use galvani_cpu::{CpuBackend, CpuMath, CpuOptions};
 use galvani_graph::{
     Backend, BackendError, Format, Graph, LimitsSpec, PageId, StepInput, StepSequence, Weight, WeightSource,
 };
@@ -172,4 +173,14 @@ impl WeightSource for Dequantised<'_> {
         quant::dequantize(format, &bytes, &mut numbers).unwrap();
         Ok(Cow::Owned(numbers.iter().flat_map(|n| n.to_le_bytes()).collect()))
     }
+}
+
+/// The CPU backend with exact arithmetic, on the fastest instructions here.
+pub fn cpu_exact() -> CpuBackend {
+    CpuBackend::new(CpuOptions {
+        threads: 2,
+        math: CpuMath::Exact,
+        isa: None,
+    })
+    .unwrap()
 }
