@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use galvani_graph::{Backend, BackendError, PageId, StepInput, StepSequence};
 
-use crate::limits::Limits;
+use crate::limits::{EngineError, Limits};
 use crate::request::{EngineStats, Event, EventSink, Request, RequestId, TokenMask};
 use crate::sampling::{Conditions, Sampler, Scratch, token_logprob};
 use crate::scheduler::{Batch, Outcome, Part, PartResult, Scheduler, SequenceSpec};
@@ -51,19 +51,27 @@ pub struct Core<B: Backend> {
 
 impl<B: Backend> Core<B> {
     /// An idle engine around a compiled program.
-    pub fn new(backend: B, program: B::Program, limits: Limits, prefix_cache: bool) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// When there is no memory for the logits.
+    pub fn new(
+        backend: B,
+        program: B::Program,
+        limits: Limits,
+        prefix_cache: bool,
+    ) -> Result<Self, EngineError> {
+        Ok(Self {
             backend,
             program,
             limits,
             scheduler: Scheduler::new(limits, prefix_cache),
             sessions: HashMap::with_capacity(limits.live_max.min(1 << 16)),
-            buffers: StepBuffers::new(&limits),
+            buffers: StepBuffers::new(&limits)?,
             scratch: Scratch::default(),
             outbox: Vec::new(),
             panics: 0,
             broken: None,
-        }
+        })
     }
 
     /// Takes a request that was validated. Ids ascend.
@@ -107,6 +115,20 @@ impl<B: Backend> Core<B> {
     pub fn cancel_all(&mut self) {
         for id in self.scheduler.ids() {
             self.cancel(id);
+        }
+    }
+
+    /// Ends everything after a mistake of the engine itself: the schedule is no longer trusted, but everybody is told.
+    pub fn abort(&mut self, reason: &str) {
+        self.outbox.clear();
+        self.broken = Some(reason.to_owned());
+        for (_, mut session) in self.sessions.drain() {
+            deliver(
+                &mut session.sink,
+                Event::Failed {
+                    message: reason.to_owned(),
+                },
+            );
         }
     }
 
@@ -308,15 +330,24 @@ impl Session {
 }
 
 impl StepBuffers {
-    fn new(limits: &Limits) -> Self {
-        Self {
+    fn new(limits: &Limits) -> Result<Self, EngineError> {
+        let floats = limits.step_rows_max.saturating_mul(limits.vocab);
+        let mut logits = Vec::new();
+        // Reserved at once, but filled as far as steps have needed: most never ask for the most rows.
+        logits
+            .try_reserve_exact(floats)
+            .map_err(|_| EngineError::Memory {
+                what: "the rows of logits",
+                bytes: floats.saturating_mul(size_of::<f32>()),
+            })?;
+        Ok(Self {
             tokens: Vec::with_capacity(limits.step_tokens_max),
             positions: Vec::with_capacity(limits.step_tokens_max),
             sequences: Vec::with_capacity(limits.sequences_max),
             pages: Vec::with_capacity(limits.sequences_max * limits.sequence_pages_max.min(64)),
             rows: Vec::with_capacity(limits.step_rows_max),
-            logits: vec![0.0; limits.step_rows_max * limits.vocab],
-        }
+            logits,
+        })
     }
 
     fn fill(&mut self, batch: &Batch, scheduler: &Scheduler) {
@@ -346,6 +377,9 @@ impl StepBuffers {
     }
 
     fn input(&mut self, row_floats: usize) -> (StepInput<'_>, &mut [f32]) {
+        if self.logits.len() < row_floats {
+            self.logits.resize(row_floats, 0.0);
+        }
         let input = StepInput {
             tokens: &self.tokens,
             positions: &self.positions,
@@ -375,4 +409,62 @@ pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::SamplingParams;
+    use crate::testing::{ScriptBackend, collect, config};
+
+    #[test]
+    fn after_a_mistake_of_its_own_everybody_is_told() {
+        let limits = config(16).limits().unwrap();
+        let backend = ScriptBackend::hash(16, 1);
+        let program = backend.program(limits.spec());
+        let mut core = Core::new(backend, program, limits, true).unwrap();
+        let send = |core: &mut Core<ScriptBackend>, id| {
+            let (sink, events) = collect();
+            let request = Request {
+                prompt: vec![1],
+                tokens_max: 3,
+                tokens_min: 0,
+                sampling: SamplingParams::greedy(),
+                stop_ids: vec![],
+                logprobs: None,
+                prompt_logprobs: None,
+                mask: None,
+                cache_salt: 0,
+                priority: 0,
+            };
+            core.submit(RequestId(id), request, sink);
+            events
+        };
+        let (first, second) = (send(&mut core, 1), send(&mut core, 2));
+        core.step();
+        core.abort("a mistake");
+        let told = [Event::Failed {
+            message: "a mistake".to_owned(),
+        }];
+        assert_eq!(first.try_iter().collect::<Vec<_>>(), told);
+        assert_eq!(second.try_iter().collect::<Vec<_>>(), told);
+        let late: Vec<_> = send(&mut core, 3).try_iter().collect();
+        assert!(
+            matches!(&late[..], [Event::Failed { message }] if message.contains("a mistake")),
+            "{late:?}"
+        );
+    }
+
+    #[test]
+    fn impossible_buffers_are_an_error() {
+        let mut config = config(1 << 30);
+        (config.step_tokens_max, config.sequences_max) = (1 << 30, 1 << 30);
+        let limits = config.limits().unwrap();
+        let backend = ScriptBackend::hash(16, 1);
+        let program = backend.program(crate::testing::config(16).limits().unwrap().spec());
+        assert!(matches!(
+            Core::new(backend, program, limits, true),
+            Err(EngineError::Memory { .. })
+        ));
+    }
 }

@@ -65,6 +65,14 @@ pub enum EngineError {
         /// What would do.
         allowed: String,
     },
+    /// Memory could not be had.
+    #[error("{what} needs {bytes} bytes, which could not be allocated")]
+    Memory {
+        /// What for.
+        what: &'static str,
+        /// How much.
+        bytes: usize,
+    },
     /// The engine's thread could not be made.
     #[error("the engine's thread could not be started: {reason}")]
     Thread {

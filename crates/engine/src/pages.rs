@@ -85,6 +85,11 @@ impl PagePool {
         }
     }
 
+    /// Whether full pages are kept for reuse.
+    pub fn caches(&self) -> bool {
+        self.cache
+    }
+
     /// Pages in the pool.
     pub fn total(&self) -> usize {
         self.pages.len()

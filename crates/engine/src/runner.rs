@@ -3,13 +3,14 @@
 //! Whatever wakes the thread goes through one inbox: submissions, cancellations, the end. The thread empties it between
 //! steps and parks on it when there is nothing to run, so nothing waits longer than a step.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use galvani_graph::Backend;
 
-use crate::core::Core;
+use crate::core::{Core, panic_text};
 use crate::limits::{EngineConfig, EngineError, Limits};
 use crate::request::{EngineStats, Event, EventSink, Request, RequestId, SubmitError};
 use crate::validate::validate;
@@ -29,7 +30,7 @@ struct Inbox {
     idle: bool,
     draining: bool,
     stopping: bool,
-    // The thread has ended; with a reason if by a fault.
+    // The thread has ended.
     ended: bool,
     broken: Option<String>,
     stats: EngineStats,
@@ -68,7 +69,7 @@ impl Engine {
     /// Starts the thread around a compiled program, which must have been compiled for `config.limits()?.spec()`.
     ///
     /// # Errors
-    /// When a limit is out of range or the system gives no thread.
+    /// When a limit is out of range, or the system gives no memory or no thread.
     pub fn start<B: Backend>(
         backend: B,
         program: B::Program,
@@ -97,12 +98,24 @@ impl Engine {
             wake: Condvar::new(),
             progress: Condvar::new(),
         });
+        let mut core = Core::new(backend, program, limits, prefix_cache)?;
         let guard = EndGuard {
             shared: shared.clone(),
         };
         let run = move || {
-            let mut core = Core::new(backend, program, limits, prefix_cache);
-            while tick(&mut core, &guard.shared) {}
+            let shared = &guard.shared;
+            loop {
+                match catch_unwind(AssertUnwindSafe(|| tick(&mut core, shared))) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(panic) => {
+                        let reason = format!("the engine itself panicked: {}", panic_text(&*panic));
+                        shared.lock().broken = Some(reason.clone());
+                        core.abort(&reason);
+                        break;
+                    }
+                }
+            }
         };
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(run);
         let thread = thread.map_err(|error| EngineError::Thread {
@@ -305,9 +318,6 @@ impl Drop for EndGuard {
     fn drop(&mut self) {
         let mut inbox = self.shared.lock();
         inbox.ended = true;
-        if std::thread::panicking() {
-            inbox.broken = Some("the engine's thread panicked (a mistake in the engine)".to_owned());
-        }
         inbox.live = 0;
         inbox.idle = true;
         let left = std::mem::take(&mut inbox.commands);

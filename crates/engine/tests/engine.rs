@@ -432,7 +432,10 @@ fn many_threads_with_cancels_leave_nothing_behind() {
         page_count: 18,
         ..config(VOCAB)
     };
-    let engine = ScriptBackend::hash(VOCAB, 3).start(config).unwrap();
+    let engine = ScriptBackend::hash(VOCAB, 3)
+        .delay(Duration::from_micros(50))
+        .start(config)
+        .unwrap();
     let handle = engine.handle();
     let alone = {
         let (_, events) = send(&handle, request((0..40).collect(), 50));
@@ -442,11 +445,13 @@ fn many_threads_with_cancels_leave_nothing_behind() {
         for worker in 0..8u32 {
             let (handle, alone) = (handle.clone(), &alone);
             scope.spawn(move || {
-                for round in 0..12u32 {
-                    let other = (0..20 + worker * 3)
-                        .map(|i| (i * 7 + round) % VOCAB as u32)
-                        .collect();
-                    let (id, noise) = send(&handle, request(other, 60));
+                for round in 0..9u32 {
+                    let prompt = (0..5 + worker).map(|i| (i * 7 + round) % VOCAB as u32).collect();
+                    let endless = Request {
+                        stop_ids: vec![],
+                        ..request(prompt, 100)
+                    };
+                    let (id, noise) = send(&handle, endless);
                     let (_, events) = send(&handle, request((0..40).collect(), 50));
                     match round % 3 {
                         0 => handle.cancel(id),

@@ -328,20 +328,25 @@ impl Scheduler {
         }
     }
 
-    /// Gives a waiting sequence its pages and puts it among the running ones; `false` when there is no room.
+    /// Gives a waiting sequence its pages and puts it among the running ones; `false` when there is no
+    /// room, or its prompt is just being computed for another.
     fn admit(&mut self, key: Key) -> bool {
         if self.running.len() >= self.limits.sequences_max {
             return false;
         }
-        let sequence = self.sequences.get_mut(&key.id).expect("waiting sequences exist");
+        let sequence = &self.sequences[&key.id];
         let page_tokens = self.limits.page_tokens;
         let reuse_max = sequence.reusable_tokens_max() / page_tokens;
         let (salt, pages) = (sequence.cache_salt, sequence.tokens.len().div_ceil(page_tokens));
         let (found, idle) = self.pool.peek(salt, &sequence.tokens, reuse_max);
+        if self.is_being_computed(key, found, reuse_max) {
+            return false;
+        }
         // A page for each running sequence is left, or the next step would preempt what was just admitted.
         if self.pool.available() < pages - found + idle + self.running.len() {
             return false;
         }
+        let sequence = self.sequences.get_mut(&key.id).expect("waiting sequences exist");
         sequence.chain = self
             .pool
             .lookup(salt, &sequence.tokens, reuse_max, &mut sequence.pages);
@@ -361,6 +366,22 @@ impl Scheduler {
         let place = self.running.partition_point(|other| *other < key);
         self.running.insert(place, key);
         true
+    }
+
+    /// Whether a running prompt with precedence is about to compute the page after the `found` ones: it will be in the
+    /// cache soon, so that several choices for one prompt, or a burst on one system prompt, compute it once.
+    fn is_being_computed(&self, key: Key, found: usize, reuse_max: usize) -> bool {
+        let sequence = &self.sequences[&key.id];
+        let end = (found + 1) * self.limits.page_tokens;
+        let soon = |other: &Key| {
+            let other_sequence = &self.sequences[&other.id];
+            other < &key
+                && other_sequence.cache_salt == sequence.cache_salt
+                && other_sequence.computed < end
+                && end < other_sequence.tokens.len()
+                && other_sequence.tokens[..end] == sequence.tokens[..end]
+        };
+        self.pool.caches() && found < reuse_max && self.running.iter().any(soon)
     }
 
     /// As many of the sequence's tokens as tokens and rows of the step allow.

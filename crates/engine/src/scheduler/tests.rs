@@ -394,3 +394,43 @@ fn a_prompt_that_needs_the_whole_pool_waits_and_then_runs() {
     assert_eq!(finished(&events, 2).1.generated_tokens, 1);
     assert_eq!(finished(&events, 3).1.generated_tokens, 1);
 }
+
+#[test]
+fn equal_prompts_are_computed_once() {
+    // (second prompt, its parts in the first two steps): it waits for pages that the first is computing, but neither for
+    // another text, nor another tenant's, nor for a prompt shorter than a page.
+    for (prompt, salt, waits, start) in [
+        (0..10, 0, true, 8),
+        (0..4, 0, false, 0),
+        (5..15, 0, false, 0),
+        (0..10, 1, false, 0),
+    ] {
+        let mut scheduler = Scheduler::new(limits(), true);
+        scheduler.add(RequestId(1), spec(0..10, 3));
+        scheduler.add(
+            RequestId(2),
+            SequenceSpec {
+                cache_salt: salt,
+                ..spec(prompt.clone(), 3)
+            },
+        );
+        let (parts, _) = step(&mut scheduler, 5);
+        assert_eq!(
+            (parts[0], parts.len()),
+            ((1, 0, 10, 1), if waits { 1 } else { 2 }),
+            "{prompt:?} {salt}"
+        );
+        if waits {
+            assert_eq!(step(&mut scheduler, 5).0, [(1, 10, 1, 1), (2, start, 2, 1)]);
+        }
+        run_out(&mut scheduler);
+    }
+    let mut scheduler = Scheduler::new(limits(), false);
+    scheduler.add(RequestId(1), spec(0..8, 3));
+    scheduler.add(RequestId(2), spec(0..8, 3));
+    assert_eq!(
+        step(&mut scheduler, 5).0.len(),
+        2,
+        "without a cache there is nothing to wait for"
+    );
+}

@@ -5,10 +5,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{ScriptBackend, hash_logits};
-use crate::core::Core;
+use crate::core::{Core, panic_text};
 use crate::limits::{EngineConfig, Limits};
 use crate::request::{
     Event, FinishReason, FnSink, Request, RequestId, SamplingParams, TokenLogprob, TokenMask,
@@ -39,9 +40,10 @@ pub struct Summary {
 /// # Errors
 /// Says what went wrong; the seed makes it happen again.
 pub fn run(seed: u64) -> Result<Summary, String> {
-    Life::new(seed)
-        .and_then(Life::run)
-        .map_err(|fault| format!("seed {seed}: {fault}"))
+    // An assertion of the engine is a finding like any other, and its seed matters as much.
+    let result = catch_unwind(|| Life::new(seed).and_then(Life::run));
+    let result = result.unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic))));
+    result.map_err(|fault| format!("seed {seed}: {fault}"))
 }
 
 struct Random(u64);
@@ -158,7 +160,8 @@ impl Life {
             };
         }
         let program = backend.program(limits.spec());
-        let core = Core::new(backend, program, limits, config.prefix_cache);
+        let core =
+            Core::new(backend, program, limits, config.prefix_cache).map_err(|error| error.to_string())?;
         let texts = (0..3)
             .map(|_| {
                 (0..limits.context_max)
