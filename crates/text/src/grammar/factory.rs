@@ -31,6 +31,14 @@ impl Budget {
     };
 }
 
+/// What masks need besides the grammar.
+struct Vocabulary {
+    eos_ids: Vec<u32>,
+    /// A bit for each id that has bytes.
+    named: Vec<u32>,
+    env: TokEnv,
+}
+
 /// Levels of nesting in a schema, regex or grammar.
 const DEPTH_MAX: usize = 64;
 /// Compilations at a time: those that ran out of time end by their fuel, in the background.
@@ -42,9 +50,7 @@ const STACK_BYTES: usize = 64 << 20;
 /// tokens): make it once, off the start path.
 pub struct GrammarFactory {
     inner: Arc<ParserFactory>,
-    eos_ids: Vec<u32>,
-    /// Bytes of each token, for gates.
-    trie: Arc<TokEnv>,
+    vocabulary: Arc<Vocabulary>,
     compiling: Arc<AtomicUsize>,
 }
 
@@ -55,20 +61,23 @@ impl GrammarFactory {
     /// A tokenizer without an end token, or that the library refuses.
     pub fn new(tokenizer: &Tokenizer, vocab: usize) -> Result<Self, TextError> {
         let eos_ids = tokenizer.eos_ids().to_vec();
-        let first = *eos_ids
-            .first()
-            .ok_or_else(|| TextError::tokenizer("structured output needs an end token, and none is known"))?;
+        let missing = || TextError::tokenizer("structured output needs an end token, and none is known");
+        let first = *eos_ids.first().ok_or_else(missing)?;
         let size = vocab.max(tokenizer.vocab_size());
         let words: Vec<Vec<u8>> = (0..size as u32).map(|id| word(tokenizer, id)).collect();
+        let mut named = vec![0u32; size.div_ceil(32)];
+        for (id, _) in words.iter().enumerate().filter(|w| !w.1.is_empty()) {
+            named[id / 32] |= 1 << (id % 32);
+        }
         let failed = |e: &dyn std::fmt::Display| {
             TextError::tokenizer(format!("grammar vocabulary: {}", first_line(&e.to_string())))
         };
         let size = u32::try_from(size).map_err(|e| failed(&e))?;
         let trie = TokTrie::from(&TokRxInfo::new(size, first), &words).with_eos_tokens(&eos_ids);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-        let capabilities = InferenceCapabilities::default();
-        let mut inner = ParserFactory::new(&env, capabilities, &SlicedBiasComputer::general_slices())
-            .map_err(|e| failed(&e))?;
+        let slices = SlicedBiasComputer::general_slices();
+        let mut inner =
+            ParserFactory::new(&env, InferenceCapabilities::default(), &slices).map_err(|e| failed(&e))?;
         inner.quiet();
         *inner.limits_mut() = ParserLimits {
             verbose_errors: false,
@@ -76,8 +85,7 @@ impl GrammarFactory {
         };
         Ok(Self {
             inner: Arc::new(inner),
-            eos_ids,
-            trie: Arc::new(env),
+            vocabulary: Arc::new(Vocabulary { eos_ids, named, env }),
             compiling: Arc::new(AtomicUsize::new(0)),
         })
     }
@@ -117,8 +125,7 @@ impl GrammarFactory {
                 inner,
                 gate: None,
                 kind,
-                eos_ids: self.eos_ids.clone(),
-                trie: self.trie.clone(),
+                vocabulary: self.vocabulary.clone(),
             }),
             Ok(Err(message)) => Err(error(kind, &message)),
             Err(mpsc::RecvTimeoutError::Timeout) => Err(TextError::GrammarBudget {
@@ -323,8 +330,7 @@ pub struct Matcher {
     inner: Inner,
     gate: Option<Gate>,
     kind: &'static str,
-    eos_ids: Vec<u32>,
-    trie: Arc<TokEnv>,
+    vocabulary: Arc<Vocabulary>,
 }
 
 impl Matcher {
@@ -341,9 +347,9 @@ impl Matcher {
     /// # Errors
     /// When a step costs too much.
     pub fn allowed(&mut self, allowed: &mut [u32]) -> Result<(), TextError> {
-        let trie = self.trie.tok_trie();
-        if let Some(gate) = self.gate.as_ref().filter(|g| !g.is_open()) {
-            gate.closed_mask(trie, &self.eos_ids, allowed);
+        let vocabulary = &self.vocabulary;
+        if self.gate.as_ref().is_some_and(|g| !g.is_open()) {
+            Gate::closed_mask(&vocabulary.named, &vocabulary.eos_ids, allowed);
             return Ok(());
         }
         let mask = self
@@ -354,7 +360,7 @@ impl Matcher {
             *to |= from;
         }
         if let Some(gate) = &self.gate {
-            gate.add_line_breaks(trie, allowed);
+            gate.add_line_breaks(vocabulary.env.tok_trie(), allowed);
         }
         Ok(())
     }
@@ -365,11 +371,11 @@ impl Matcher {
     /// A token that is not allowed.
     pub fn accept(&mut self, token: u32) -> Result<(), TextError> {
         if let Some(gate) = &mut self.gate
-            && gate.takes(self.trie.tok_trie(), token)
+            && gate.takes(self.vocabulary.env.tok_trie(), token)
         {
             return Ok(());
         }
-        if self.is_complete() && self.eos_ids.contains(&token) {
+        if self.is_complete() && self.vocabulary.eos_ids.contains(&token) {
             return Ok(());
         }
         self.inner

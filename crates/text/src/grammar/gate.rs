@@ -58,15 +58,15 @@ impl Gate {
         }
     }
 
-    /// Everything but end tokens: reasoning must be closed first.
-    pub fn closed_mask(&self, trie: &TokTrie, eos_ids: &[u32], allowed: &mut [u32]) {
-        let named = trie.vocab_size().min(allowed.len() * 32);
-        for (word, bits) in allowed.iter_mut().enumerate() {
-            let count = named.saturating_sub(word * 32).min(32);
-            *bits = if count == 32 { u32::MAX } else { (1 << count) - 1 };
+    /// Everything that has a name, but end tokens: reasoning must be closed first.
+    pub fn closed_mask(named: &[u32], eos_ids: &[u32], allowed: &mut [u32]) {
+        for (to, from) in allowed.iter_mut().zip(named) {
+            *to |= from;
         }
-        for &id in eos_ids.iter().filter(|&&id| (id as usize) < named) {
-            allowed[id as usize / 32] &= !(1 << (id % 32));
+        for &id in eos_ids {
+            if let Some(word) = allowed.get_mut(id as usize / 32) {
+                *word &= !(1 << (id % 32));
+            }
         }
     }
 

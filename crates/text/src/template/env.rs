@@ -11,8 +11,8 @@ use super::clock::strftime_now;
 use super::json::{DumpOptions, dumps};
 use crate::TextError;
 
-/// Instructions of one rendering: about a second.
-const FUEL: u64 = 20_000_000;
+/// Instructions of one rendering: about half a second, or some 30,000 messages.
+const FUEL: u64 = 5_000_000;
 /// Calls within calls.
 const DEPTH: usize = 100;
 /// Bytes of a rendered conversation.

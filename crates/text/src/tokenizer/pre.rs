@@ -102,10 +102,7 @@ pub(super) static PRE_TOKENIZERS: &[PreTokenizer] = &[
         ..row(&["qwen2", "deepseek-r1-qwen", "kormo", "megrez"], &[QWEN2])
     },
     row(&["stablelm2", "hunyuan", "solar-open", "grok-2"], &[QWEN2]),
-    PreTokenizer {
-        nfc: true,
-        ..row(&["qwen35"], &[QWEN35])
-    },
+    row(&["qwen35"], &[QWEN35]),
     PreTokenizer {
         whole_first: true,
         add_bos: true,
