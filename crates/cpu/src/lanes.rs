@@ -105,7 +105,7 @@ pub(crate) unsafe fn gelu_tanh<S: Lanes>(x: S::V) -> S::V {
     // SAFETY: the caller vouches for the set.
     unsafe {
         // -2 sqrt(2/pi) and 0.044715 times it.
-        let inner = S::fma(S::mul(x, x), S::splat(-0.071_354_814), S::splat(-1.595_769_1));
+        let inner = S::fma(S::mul(x, x), S::splat(-0.071_354_814), S::splat(-1.595_769_2));
         S::div(x, S::add(S::splat(1.0), exp::<S>(S::mul(inner, x))))
     }
 }

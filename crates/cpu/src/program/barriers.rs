@@ -141,14 +141,3 @@ fn at(place: Place, extent: Extent, write: bool, rows: bool) -> Access {
         rows: rows.then_some(place.outer),
     }
 }
-
-/// The numbers of the arena that `kernel` writes.
-pub(super) fn arena_writes(kernel: &Kernel, extent: Extent) -> impl Iterator<Item = std::ops::Range<usize>> {
-    accesses(kernel, extent)
-        .into_iter()
-        .filter(|access| access.write)
-        .filter_map(|access| match access.resource {
-            Resource::Arena { start, end, .. } => Some(start..end),
-            Resource::Logits | Resource::Acts(_) | Resource::Groups | Resource::Cache(_) => None,
-        })
-}

@@ -7,6 +7,7 @@
 mod barriers;
 mod compile;
 mod experts;
+mod resources;
 mod run;
 mod stage;
 

@@ -78,14 +78,11 @@ impl CpuProgram {
         let clock = super::Shared::new(clock);
         self.pool.run(|worker| {
             // SAFETY: only worker 0 takes the clock.
-            let mut clock = if worker.index == 0 {
-                unsafe { clock.get_mut() }.as_mut()
-            } else {
-                None
-            };
+            let mut clock = (worker.index == 0)
+                .then(|| unsafe { clock.get_mut() }.as_mut())
+                .flatten();
             scene.walk(worker, &mut clock);
         });
-        drop(clock);
         self.times = times;
         Ok(())
     }
