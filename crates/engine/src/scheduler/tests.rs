@@ -27,7 +27,9 @@ fn spec(prompt: std::ops::Range<u32>, tokens_max: usize) -> SequenceSpec {
 }
 
 /// Each part as (id, first position, positions, rows).
-fn shape(batch: &Batch) -> Vec<(u64, usize, usize, usize)> {
+type Shape = Vec<(u64, usize, usize, usize)>;
+
+fn shape(batch: &Batch) -> Shape {
     batch
         .parts
         .iter()
@@ -58,7 +60,7 @@ fn results(batch: &Batch, token: u32) -> Vec<PartResult> {
 }
 
 /// Runs a step in which every sampling part gets `token`.
-fn step(scheduler: &mut Scheduler, token: u32) -> (Vec<(u64, usize, usize, usize)>, Vec<(RequestId, Event)>) {
+fn step(scheduler: &mut Scheduler, token: u32) -> (Shape, Vec<(RequestId, Event)>) {
     let batch = scheduler.next().expect("there is work");
     let events = scheduler.commit(results(&batch, token));
     scheduler.check_integrity().unwrap();
