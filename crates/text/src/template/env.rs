@@ -44,6 +44,10 @@ pub(super) fn environment(source: &str, name: &str) -> Result<Environment<'stati
     env.set_recursion_limit(DEPTH);
     env.set_debug(true); // spans in errors, for the column
     env.add_filter("tojson", tojson);
+    // Python cannot iterate over None; templates ask before they measure.
+    env.add_test("iterable", |value: &JinjaValue| {
+        !value.is_none() && value.try_iter().is_ok()
+    });
     env.add_function("strftime_now", |format: &str| strftime_now(format));
     env.add_function(
         "raise_exception",

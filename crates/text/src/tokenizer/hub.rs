@@ -65,14 +65,24 @@ pub(super) fn load(files: HubFiles<'_>) -> Result<Tokenizer, TextError> {
         .generation_config
         .map_or(Ok(Value::Null), |c| parse("generation_config.json", c))?;
     let spelling = spelling(&file.decoder, &file.pre_tokenizer)?;
+    check_model(file.model.get())?;
     let model: ModelWrapper = serde_json::from_str(file.model.get())
         .map_err(|e| TextError::tokenizer(format!("tokenizer.json: model: {}", e.to_string().trim_end())))?;
 
     let (names, kinds) = vocabulary(&model, &file.added_tokens, spelling)?;
-    let bytes = TokenBytes::new(names.iter().zip(&kinds).map(|(name, kind)| match kind {
-        TokenKind::Control | TokenKind::UserDefined => name.clone().into_bytes(),
-        TokenKind::Normal | TokenKind::Byte | TokenKind::Unused => spelling.bytes(name),
-    }))?;
+    let bytes = TokenBytes::new(
+        names
+            .iter()
+            .zip(&kinds)
+            .map(|(name, kind)| match (kind, spelling) {
+                // Gemma's runs of blanks are added tokens spelled with U+2581.
+                (TokenKind::Control, _) | (TokenKind::UserDefined, Spelling::ByteLevel) => {
+                    name.clone().into_bytes()
+                }
+                (TokenKind::UserDefined, Spelling::Blanks) => name.replace('\u{2581}', " ").into_bytes(),
+                (TokenKind::Normal | TokenKind::Byte | TokenKind::Unused, _) => spelling.bytes(name),
+            }),
+    )?;
     let markers = Markers::new(file.added_tokens.iter().map(|t| Marker {
         text: t.content.clone(),
         id: t.id,
@@ -110,6 +120,28 @@ pub(super) fn load(files: HubFiles<'_>) -> Result<Tokenizer, TextError> {
         })),
     }
     .finish()
+}
+
+/// What must be known of a model before its reader sees it.
+#[derive(Deserialize)]
+struct ModelHead {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    continuing_subword_prefix: Option<String>,
+}
+
+/// The reader of BPE models cuts such a prefix off each merge without looking whether it is there, and panics where it is
+/// not. No byte-level or SentencePiece vocabulary has one.
+fn check_model(text: &str) -> Result<(), TextError> {
+    let head: ModelHead = parse("tokenizer.json: model", text.as_bytes())?;
+    match head.continuing_subword_prefix {
+        Some(prefix) if !prefix.is_empty() && head.kind.as_deref() != Some("WordPiece") => {
+            Err(TextError::tokenizer(format!(
+                "tokenizer.json: model: continuing_subword_prefix is {prefix:?}; supported: none"
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn parse<'a, T: Deserialize<'a>>(name: &str, bytes: &'a [u8]) -> Result<T, TextError> {

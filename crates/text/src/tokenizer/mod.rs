@@ -253,7 +253,7 @@ impl Tokenizer {
 
 /// Names of control tokens that end a turn or a text in the vocabularies at large. A vocabulary that has one as a *control*
 /// token ends with it, whatever its configuration says of the one end token that it can name.
-const END_NAMES: [&str; 12] = [
+const END_NAMES: [&str; 13] = [
     "<|im_end|>",
     "<|endoftext|>",
     "<|eot_id|>",
@@ -265,6 +265,7 @@ const END_NAMES: [&str; 12] = [
     "<|end_of_turn|>",
     "<turn|>",
     "<EOT>",
+    "<eos>",
     "[e~[",
 ];
 

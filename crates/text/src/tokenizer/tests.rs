@@ -378,6 +378,25 @@ fn faults_are_named() {
 }
 
 /// A vocabulary in the manner of Gemma: runs of blanks are added tokens, and match in plain text too.
+/// Found by fuzzing: the reader of BPE models panics on a prefix that is longer than a merge's second part.
+#[test]
+fn a_prefix_of_subwords_is_refused() {
+    let mut file: Value = serde_json::from_slice(TINY).expect("JSON");
+    for (prefix, loads) in [("a prefix longer than any token", false), ("", true)] {
+        file["model"]["continuing_subword_prefix"] = prefix.into();
+        let json = file.to_string();
+        let result = Tokenizer::from_hub(HubFiles {
+            tokenizer_json: json.as_bytes(),
+            tokenizer_config: None,
+            generation_config: None,
+        });
+        assert_eq!(result.is_ok(), loads, "{prefix:?}");
+        if let Err(error) = result {
+            assert!(error.to_string().contains("continuing_subword_prefix"), "{error}");
+        }
+    }
+}
+
 #[test]
 fn added_blanks_match_in_plain_text() {
     let mut vocab = tiny_gguf();
