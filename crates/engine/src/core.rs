@@ -22,6 +22,7 @@ struct Session {
     stop_ids: Vec<u32>,
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
+    started: bool,
 }
 
 /// Buffers of a step, as large as the limits from the start.
@@ -89,6 +90,7 @@ impl<B: Backend> Core<B> {
             stop_ids: request.stop_ids.clone(),
             logprobs: request.logprobs,
             prompt_logprobs: request.prompt_logprobs,
+            started: false,
         };
         self.sessions.insert(id, session);
         self.scheduler.add(
@@ -163,6 +165,7 @@ impl<B: Backend> Core<B> {
         let Some(batch) = self.scheduler.next() else {
             return false;
         };
+        self.tell_started(&batch);
         self.buffers.fill(&batch, &self.scheduler);
         let row_floats = batch.row_count * self.limits.vocab;
         let (input, logits) = self.buffers.input(row_floats);
@@ -199,6 +202,18 @@ impl<B: Backend> Core<B> {
             self.fail_all(&format!("the engine's backend is broken: {reason}"));
         }
         true
+    }
+
+    /// Tells sinks whose requests waited until now.
+    fn tell_started(&mut self, batch: &Batch) {
+        for part in &batch.parts {
+            if let Some(session) = self.sessions.get_mut(&part.id)
+                && !std::mem::replace(&mut session.started, true)
+            {
+                // A sink that panics here will be found out by its first event.
+                let _ = catch_unwind(AssertUnwindSafe(|| session.sink.started()));
+            }
+        }
     }
 
     /// The backend names the row at fault: its request ends, the others have the step once more.

@@ -157,6 +157,9 @@ pub enum Event {
 pub trait EventSink: Send {
     /// Takes an event. `false` means nobody listens any more: the request is cancelled within the step.
     fn send(&mut self, event: Event) -> bool;
+
+    /// The request waits no longer: its first step begins. Comes at most once, before any event; for measuring.
+    fn started(&mut self) {}
 }
 
 /// A closure as a sink.

@@ -227,7 +227,10 @@ impl Sequences {
             }
             Event::Finished { usage, .. } => {
                 let times = Times {
-                    queue: None,
+                    queue: self
+                        .receiver
+                        .started(sequence)
+                        .map(|start| start - self.ticket.started),
                     first_token: track.first_token.map(|first| first - self.ticket.started),
                     total: at - self.ticket.started,
                 };

@@ -62,7 +62,11 @@ fn at(body: &[u8], error: &serde_json::Error) -> ApiError {
             .nth(line - 2)
             .map_or(0, |(i, _)| i + 1),
     };
-    let position = (line_start + error.column().saturating_sub(1)).min(body.len());
+    // The column counts bytes up to the one at fault; at the end there is none.
+    let position = match error.is_eof() {
+        true => body.len(),
+        false => (line_start + error.column().saturating_sub(1)).min(body.len()),
+    };
     let text = error.to_string();
     let text = text
         .rsplit_once(" at line ")

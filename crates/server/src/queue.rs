@@ -34,6 +34,8 @@ struct State {
     cut_off: bool,
     /// Ends that may still send.
     senders: usize,
+    /// When the engine began with each sequence, as far as it has.
+    started: Vec<Option<Instant>>,
     waker: Option<Waker>,
 }
 
@@ -64,6 +66,7 @@ pub fn queue(bytes_max: usize) -> (Sender, Receiver) {
         closed: false,
         cut_off: false,
         senders: 1,
+        started: Vec::new(),
         waker: None,
     }));
     (
@@ -100,6 +103,13 @@ fn cost(event: &Event) -> usize {
 }
 
 impl EventSink for Sink {
+    fn started(&mut self) {
+        let mut state = self.state.lock().expect("no panic under this lock");
+        let count = state.started.len().max(self.sequence + 1);
+        state.started.resize(count, None);
+        state.started[self.sequence] = Some(Instant::now());
+    }
+
     fn send(&mut self, event: Event) -> bool {
         let mut state = self.state.lock().expect("no panic under this lock");
         if state.closed {
@@ -173,6 +183,17 @@ pub enum Received {
 }
 
 impl Receiver {
+    /// When the engine began with a sequence.
+    pub fn started(&self, sequence: usize) -> Option<Instant> {
+        self.state
+            .lock()
+            .expect("no panic under this lock")
+            .started
+            .get(sequence)
+            .copied()
+            .flatten()
+    }
+
     /// Takes what is there, at most `items_max`.
     pub fn poll(&mut self, context: &mut Context, items_max: usize) -> Poll<Received> {
         let mut state = self.state.lock().expect("no panic under this lock");

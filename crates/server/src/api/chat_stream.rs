@@ -165,11 +165,11 @@ impl Encoder for ChatStream {
         }
         match &step.end {
             None => {}
+            // One fault ends all choices alike; saying it once is enough.
+            Some(End::Failed(_)) if self.failed => {}
             Some(End::Failed(error)) => {
-                // One fault ends all choices alike; saying it once is enough.
-                if !std::mem::replace(&mut self.failed, true) {
-                    out.fail(error);
-                }
+                self.failed = true;
+                out.fail(error);
             }
             Some(end) => {
                 extra.insert(

@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use bytes::Bytes;
 use galvani_text::{Special, Tokenizer};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -236,14 +237,14 @@ fn prompts(body: &Body, runtime: &ModelRuntime) -> Result<Vec<Input>, ApiError> 
         _ => return wrong("a list must hold texts, token ids, or lists of token ids, and must not be empty"),
     }
     let prompts_max = body.limits().prompts_max;
-    let items: Bounded =
-        serde_json::from_str(raw.get()).map_err(|_| ApiError::field("prompt", "is not readable"))?;
-    if items.count > prompts_max {
-        let message = format!("got {} prompts, allowed: at most {prompts_max}", items.count);
-        return Err(ApiError::field("prompt", message));
-    }
+    let mut json = serde_json::Deserializer::from_str(raw.get());
+    let items = AtMost(prompts_max).deserialize(&mut json).map_err(|_| {
+        ApiError::field(
+            "prompt",
+            format!("has more than {prompts_max} prompts, which is the limit"),
+        )
+    })?;
     items
-        .kept
         .iter()
         .map(|item| match (item.get().as_bytes()[0], first) {
             (b'"', Some(b'"')) => {
@@ -260,36 +261,33 @@ fn prompts(body: &Body, runtime: &ModelRuntime) -> Result<Vec<Input>, ApiError> 
         .collect()
 }
 
-/// Items of a list: all are counted, and only so many kept as could be allowed.
-struct Bounded<'a> {
-    kept: Vec<&'a RawValue>,
-    count: usize,
+/// Items of a list, read no further than the limit.
+struct AtMost(usize);
+
+impl<'de> DeserializeSeed<'de> for AtMost {
+    type Value = Vec<&'de RawValue>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
 }
 
-impl<'de> serde::Deserialize<'de> for Bounded<'de> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct V;
-        impl<'de> serde::de::Visitor<'de> for V {
-            type Value = Bounded<'de>;
-            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-                f.write_str("a list")
+impl<'de> Visitor<'de> for AtMost {
+    type Value = Vec<&'de RawValue>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element()? {
+            if items.len() == self.0 {
+                return Err(A::Error::custom("too many"));
             }
-            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Bounded<'de>, A::Error> {
-                const KEPT_MAX: usize = 4096;
-                let mut all = Bounded {
-                    kept: Vec::new(),
-                    count: 0,
-                };
-                while let Some(item) = seq.next_element::<&'de RawValue>()? {
-                    all.count += 1;
-                    if all.kept.len() < KEPT_MAX {
-                        all.kept.push(item);
-                    }
-                }
-                Ok(all)
-            }
+            items.push(item);
         }
-        deserializer.deserialize_seq(V)
+        Ok(items)
     }
 }
 

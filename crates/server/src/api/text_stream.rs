@@ -135,7 +135,8 @@ impl Encoder for TextStream {
                 shape.to_json()
             });
         let quiet = text.is_empty() && logprobs.is_none() && step.end.is_none() && step.prompt.is_none();
-        if quiet && !(self.head.return_token_ids && !step.tokens.is_empty()) {
+        let with_ids = self.head.return_token_ids && !step.tokens.is_empty();
+        if quiet && !with_ids {
             return;
         }
         let mut choice = json!({

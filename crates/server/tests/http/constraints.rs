@@ -100,10 +100,7 @@ async fn bad_shapes_are_refused_by_field() {
     }
     for (fields, param) in [
         (json!({"guided_regex": "("}), "guided_regex"),
-        (
-            json!({"guided_choice": ["x".repeat(300 << 10)]}),
-            "guided_choice",
-        ),
+        (json!({"guided_choice": ["x".repeat(300 << 10)]}), "guided_choice"),
         (json!({"guided_grammar": "start: nothing"}), "guided_grammar"),
         (json!({"guided_json": "{"}), "guided_json"),
         (json!({"guided_json": {"type": "rubbish"}}), "guided_json"),

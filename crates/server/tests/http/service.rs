@@ -134,6 +134,10 @@ async fn metrics_have_vllms_names() {
     for name in [
         "time_to_first_token_seconds",
         "e2e_request_latency_seconds",
+        "request_queue_time_seconds",
+        "request_prefill_time_seconds",
+        "request_decode_time_seconds",
+        "request_inference_time_seconds",
         "request_prompt_tokens",
         "request_generation_tokens",
         "request_params_max_tokens",
