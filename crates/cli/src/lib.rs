@@ -5,7 +5,9 @@
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod bench;
 pub mod commands;
+pub mod direct;
 pub mod error;
 pub mod flags;
 pub mod hub;

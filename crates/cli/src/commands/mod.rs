@@ -1,9 +1,11 @@
 //! The commands, one a file.
 
+mod bench;
 mod chat;
 mod completions;
 mod config;
 mod doctor;
+mod eval;
 mod list;
 mod plan;
 mod printer;
@@ -35,12 +37,13 @@ pub fn dispatch(arguments: Vec<OsString>) -> Result<(), CliError> {
         Verb::Serve(arguments) => serve::serve(&arguments),
         Verb::Show(arguments) => show::show(&arguments),
         Verb::Plan(arguments) => plan::plan(&arguments),
+        Verb::Bench(arguments) => bench::bench(&arguments),
+        Verb::Eval(arguments) => eval::eval(&arguments),
         Verb::Pull(arguments) => pull::pull(&arguments),
         Verb::List(arguments) => list::list(&arguments),
         Verb::Config(arguments) => config::config(&arguments, &settings, file.as_deref()),
         Verb::Doctor(arguments) => doctor::doctor(&arguments),
         Verb::Completions(arguments) => completions::completions(&arguments),
-        other => unreachable!("{other:?}"), // TEMP
     }
 }
 
