@@ -93,6 +93,15 @@ impl Sequences {
         logprobs: Option<usize>,
         asks: Vec<Ask>,
     ) -> Result<Self, ApiError> {
+        let live_max = runtime.engine.limits().live_max;
+        if asks.len() > live_max {
+            // Later will not do either.
+            let message = format!(
+                "{} answers are asked for at once; this server holds at most {live_max}",
+                asks.len()
+            );
+            return Err(ApiError::field("n", message));
+        }
         let (sender, receiver) = queue::queue(shared.config.limits.stream_buffer_bytes * asks.len().max(1));
         let mut all = Self {
             shared: shared.clone(),

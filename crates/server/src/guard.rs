@@ -295,6 +295,18 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_panic_ends_in_an_error() {
+        let good = CatchPanic {
+            future: Box::pin(async { 1 }),
+        };
+        assert_eq!(good.await, Ok(1));
+        let bad = CatchPanic {
+            future: Box::pin(async { assert!(std::hint::black_box(false), "a handler's mistake") }),
+        };
+        assert_eq!(bad.await, Err(()));
+    }
+
     #[test]
     fn base64_reads_what_browsers_send() {
         for (text, bytes) in [

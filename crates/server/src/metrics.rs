@@ -331,6 +331,12 @@ impl Metrics {
             stats.prefix_hits,
         );
         counter("galvani:steps_total", "Steps run.", stats.steps);
+        self.ends(out, labels, stats);
+        cache_config(out, labels, runtime);
+    }
+
+    /// How sequences ended.
+    fn ends(&self, out: &mut String, labels: &str, stats: &EngineStats) {
         let by_text = self
             .stopped_by_text
             .load(Ordering::Relaxed)
@@ -352,19 +358,6 @@ impl Metrics {
                 "vllm:request_success_total{{{labels},finished_reason=\"{reason}\"}} {count}"
             );
         }
-        let config = runtime.engine.config();
-        head(
-            out,
-            "vllm:cache_config_info",
-            "gauge",
-            "How the KV cache is laid out.",
-        );
-        let _ = writeln!(
-            out,
-            "vllm:cache_config_info{{{labels},block_size=\"{}\",num_gpu_blocks=\"{}\",num_cpu_blocks=\"0\",\
-             enable_prefix_caching=\"{}\",cache_dtype=\"auto\"}} 1",
-            config.page_tokens, stats.pages_total, config.prefix_cache
-        );
     }
 
     fn server(&self, out: &mut String) {
@@ -411,6 +404,23 @@ impl Default for Metrics {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// The layout of the KV cache, as labels.
+fn cache_config(out: &mut String, labels: &str, runtime: &ModelRuntime) {
+    let config = runtime.engine.config();
+    head(
+        out,
+        "vllm:cache_config_info",
+        "gauge",
+        "How the KV cache is laid out.",
+    );
+    let _ = writeln!(
+        out,
+        "vllm:cache_config_info{{{labels},block_size=\"{}\",num_gpu_blocks=\"{}\",num_cpu_blocks=\"0\",\
+             enable_prefix_caching=\"{}\",cache_dtype=\"auto\"}} 1",
+        config.page_tokens, config.page_count, config.prefix_cache
+    );
 }
 
 fn head(out: &mut String, name: &str, kind: &str, help: &str) {

@@ -225,7 +225,7 @@ async fn drain(shared: &Arc<Shared>, shutdown: &Shutdown) {
         tokio::time::sleep(POLL).await;
     }
     // A finished body still has its last bytes in the connection's buffer.
-    tokio::time::sleep(POLL).await;
+    tokio::time::sleep(5 * POLL).await;
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {

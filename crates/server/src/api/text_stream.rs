@@ -82,6 +82,15 @@ impl TextStream {
     }
 }
 
+/// All text of some parts: completions know no other kind.
+fn text_of(parts: &[ParsedEvent]) -> String {
+    let text = |part: &ParsedEvent| match part {
+        ParsedEvent::Content(text) | ParsedEvent::Reasoning(text) => text.clone(),
+        ParsedEvent::ToolCallStart { .. } | ParsedEvent::ToolCallArguments { .. } => String::new(),
+    };
+    parts.iter().map(text).collect()
+}
+
 impl Encoder for TextStream {
     fn open(&mut self, _out: &mut Events) {}
 
@@ -93,14 +102,7 @@ impl Encoder for TextStream {
             }
             return;
         }
-        let mut text: String = step
-            .parts
-            .iter()
-            .map(|part| match part {
-                ParsedEvent::Content(text) | ParsedEvent::Reasoning(text) => text.as_str(),
-                ParsedEvent::ToolCallStart { .. } | ParsedEvent::ToolCallArguments { .. } => "",
-            })
-            .collect();
+        let mut text = text_of(&step.parts);
         let tokenizer = self.runtime.tokenizer.clone();
         let mut shape = TextLogprobs::default();
         let input = &self.inputs[i / self.choices];

@@ -1,5 +1,15 @@
-//! Public bugs of other servers as cases, the part that shows on the wire: P01-P06, P10-P20, P25. The rest of P14-P20 is
-//! tested in `crates/text`, P21-P24 in `crates/weights` and `crates/models`, P07-P09 in `bugs_values`.
+//! Public bugs of other servers as cases, the part that shows on the wire: P01-P06, P10-P20, P25 (d); P07-P09 are in
+//! `bugs_values`. Where the others are, and the parts of these that need no server:
+//!
+//! | case | test |
+//! |---|---|
+//! | P01, P02 | `text::detokenizer`, `text::stop` |
+//! | P14, P20, P25 (c) (e) | `text::template::tests` |
+//! | P15-P18 | `text::parsers::tests` |
+//! | P19, P20 | `text::tokenizer::tests` |
+//! | P21-P23 | `weights/tests/hostile.rs`, files in `goldens/hostile` |
+//! | P24 | `models/tests/strict.rs`, `tied_heads` |
+//! | P25 (a) (b) | `cli::load::vocabulary` |
 
 use std::time::{Duration, Instant};
 
