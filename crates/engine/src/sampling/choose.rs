@@ -1,7 +1,7 @@
 //! Choosing one token from a row by the filters of the request.
 
 use super::random::unit;
-use super::scan::{self, WEIGH_BLOCK};
+use super::scan::{self, SEARCH_BLOCK, WEIGH_BLOCK};
 use crate::request::SamplingParams;
 
 /// A token that may still be chosen; `weight` is its probability times an unknown constant.
@@ -95,11 +95,13 @@ pub fn largest(row: &[f32], count: usize, out: &mut Vec<(f32, u32)>) {
     }
     let full = count.saturating_mul(2).max(64);
     let mut floor = f32::NEG_INFINITY;
-    for (number, block) in row.chunks(64).enumerate() {
-        if !scan::any_above_small(block, floor) {
-            continue;
-        }
-        for (x, token) in block.iter().zip((number * 64) as u32..) {
+    let mut number = 0;
+    loop {
+        number = scan::next_block_above(row, number, floor);
+        let Some(block) = row.chunks(SEARCH_BLOCK).nth(number) else {
+            break;
+        };
+        for (x, token) in block.iter().zip((number * SEARCH_BLOCK) as u32..) {
             if *x > floor {
                 out.push((*x, token));
                 if out.len() >= full {
@@ -108,6 +110,7 @@ pub fn largest(row: &[f32], count: usize, out: &mut Vec<(f32, u32)>) {
                 }
             }
         }
+        number += 1;
     }
     cut(out, count);
     out.sort_unstable_by(best_first);

@@ -66,6 +66,15 @@ per_isa! {
     weigh = weigh_body(row: &[f32], max: f32, temperature: f32, weights: &mut [f32], sums: &mut Vec<f64>) -> ()
 }
 
+per_isa! {
+    /// Number of the first block of [`SEARCH_BLOCK`] numbers, from `block_first` on, with one above `floor`; beyond the last
+    /// block when there is none.
+    next_block_above = next_block_above_body(row: &[f32], block_first: usize, floor: f32) -> usize
+}
+
+/// Numbers in a block of [`next_block_above`].
+pub const SEARCH_BLOCK: usize = 64;
+
 /// Numbers in a block of [`weigh`].
 pub const WEIGH_BLOCK: usize = 1024;
 
@@ -199,17 +208,20 @@ fn weigh_body(row: &[f32], max: f32, temperature: f32, weights: &mut [f32], sums
     }
 }
 
-/// Whether any number of a short block exceeds `floor`.
-#[inline]
-pub fn any_above_small(block: &[f32], floor: f32) -> bool {
-    let mut any = [false; LANES];
-    let (chunks, rest) = block.as_chunks::<LANES>();
-    for chunk in chunks {
-        for lane in 0..LANES {
-            any[lane] |= chunk[lane] > floor;
+#[inline(always)]
+fn next_block_above_body(row: &[f32], block_first: usize, floor: f32) -> usize {
+    let (blocks, rest) = row.as_chunks::<SEARCH_BLOCK>();
+    for (number, block) in blocks.iter().enumerate().skip(block_first) {
+        let mut above = 0;
+        for x in block {
+            above |= u32::from(*x > floor);
+        }
+        if above != 0 {
+            return number;
         }
     }
-    any.iter().any(|x| *x) || rest.iter().any(|x| *x > floor)
+    let rest_is_left = block_first <= blocks.len() && rest.iter().any(|x| *x > floor);
+    blocks.len() + usize::from(!rest_is_left)
 }
 
 /// Exponential of a number of at most 0, within 3e-7 of its value; below -87 it is 0.
@@ -304,6 +316,21 @@ mod tests {
                 assert!((got / exact - 1.0).abs() < 1e-6, "{got} {exact}");
             }
         }
-        assert!(any_above_small(&row, 9.9) && !any_above_small(&row, 10.0));
+    }
+
+    #[test]
+    fn the_next_block_above_is_found() {
+        for len in [1, 63, 64, 65, 128, 200] {
+            for at in [0, len / 2, len - 1] {
+                let mut row = vec![0.0; len];
+                row[at] = 2.0;
+                let blocks = len.div_ceil(SEARCH_BLOCK);
+                let wanted = at / SEARCH_BLOCK;
+                assert_eq!(next_block_above(&row, 0, 1.0), wanted, "{len} {at}");
+                assert_eq!(next_block_above(&row, wanted, 1.0), wanted, "{len} {at}");
+                assert!(next_block_above(&row, wanted + 1, 1.0) >= blocks, "{len} {at}");
+                assert!(next_block_above(&row, 0, 2.0) >= blocks, "{len} {at}");
+            }
+        }
     }
 }
