@@ -29,6 +29,8 @@ pub(crate) struct Net<'c> {
     /// The config's sizes.
     pub(crate) sizes: Sizes,
     positions: ValueId,
+    /// Factors beside weights that the graph applies.
+    factors: Vec<String>,
 }
 
 /// What is special about the attention of a layer.
@@ -97,11 +99,39 @@ impl<'c> Net<'c> {
             b,
             sizes,
             positions,
+            factors: Vec::new(),
         })
     }
 
-    pub(crate) fn finish(self, logits: ValueId) -> (Graph, Sizes) {
-        (self.b.finish(logits), self.sizes)
+    /// The graph, its sizes, and the factors beside weights that it applies.
+    pub(crate) fn finish(self, logits: ValueId) -> (Graph, Sizes, Vec<String>) {
+        (self.b.finish(logits), self.sizes, self.factors)
+    }
+
+    /// The one number that some formats keep beside the weight `{name}.weight`, to be multiplied with its products; 1
+    /// where there is none. Several numbers stay unread, so that the load refuses them by name.
+    fn factor(&mut self, name: &str) -> Result<f32, ModelError> {
+        let name = format!("{name}.scale");
+        let Some(numbers) = self.checkpoint.factors(&name)? else {
+            return Ok(1.0);
+        };
+        match numbers.as_slice() {
+            &[number] => {
+                self.factors.push(name);
+                Ok(number)
+            }
+            _ => Ok(1.0),
+        }
+    }
+
+    /// `x * by`, where there is something to multiply.
+    fn scaled(&mut self, name: &str, x: ValueId, by: f32) -> Result<ValueId, ModelError> {
+        if by == 1.0 {
+            return Ok(x);
+        }
+        Ok(self
+            .b
+            .node(Op::Scale { by }, &format!("{name}.scale"), &[x], &[])?)
     }
 
     /// The usual multiplier of attention scores.
@@ -154,30 +184,16 @@ impl<'c> Net<'c> {
         bias: bool,
     ) -> Result<ValueId, ModelError> {
         let mut weights = vec![self.weight(&format!("{name}.weight"), &[rows, columns])?];
-        let factor = self
-            .checkpoint
-            .scalar(&format!("{name}.scale"))?
-            .filter(|&factor| factor != 1.0);
-        let bias_weight = bias
-            .then(|| self.weight(&format!("{name}.bias"), &[rows]))
-            .transpose()?;
-        let Some(by) = factor else {
-            weights.extend(bias_weight);
-            return Ok(self.b.node(Op::Linear { bias }, name, &[x], &weights)?);
-        };
         if bias {
-            let reason = "stands beside a bias, which is not supported".to_owned();
-            return Err(galvani_graph::GraphError::Pass {
-                pass: "build",
-                label: format!("{name}.scale"),
-                reason,
-            }
-            .into());
+            weights.push(self.weight(&format!("{name}.bias"), &[rows])?);
         }
         let product = self.b.node(Op::Linear { bias }, name, &[x], &weights)?;
-        Ok(self
-            .b
-            .node(Op::Scale { by }, &format!("{name}.scale"), &[product], &[])?)
+        if bias {
+            // A factor would multiply the bias too: it stays unread, and so is refused by name.
+            return Ok(product);
+        }
+        let factor = self.factor(name)?;
+        self.scaled(name, product, factor)
     }
 
     /// Attention over the layer's cache, output product included: `[T, hidden]`.
@@ -260,6 +276,13 @@ impl<'c> Net<'c> {
         let gate = self.weight(&name("experts.gate_proj.weight"), &[e.count, e.inner, hidden])?;
         let up = self.weight(&name("experts.up_proj.weight"), &[e.count, e.inner, hidden])?;
         let down = self.weight(&name("experts.down_proj.weight"), &[e.count, hidden, e.inner])?;
+        for part in ["gate_proj", "up_proj", "down_proj"] {
+            // One factor for all experts of a layer is not a thing: whatever is not 1 is refused by name.
+            let factors = self.checkpoint.factors(&name(&format!("experts.{part}.scale")))?;
+            if factors.is_some_and(|factors| factors.iter().all(|&factor| factor == 1.0)) {
+                self.factors.push(name(&format!("experts.{part}.scale")));
+            }
+        }
         let gated = Op::ExpertsGated {
             activation: Activation::Silu,
         };
@@ -299,7 +322,9 @@ impl<'c> Net<'c> {
         let last = self.b.node(Op::TakeRows, "last", &[x, rows], &[])?;
         if self.checkpoint.tied() {
             let table = self.weight("embed_tokens.weight", &[vocab, hidden])?;
-            return Ok(self.b.linear("lm_head", last, table)?);
+            let factor = self.factor("embed_tokens")?;
+            let logits = self.b.linear("lm_head", last, table)?;
+            return self.scaled("lm_head", logits, factor);
         }
         self.linear("lm_head", last, (vocab, hidden), false)
     }

@@ -122,9 +122,9 @@ pub fn build(checkpoint: &Checkpoint) -> Result<Model, ModelError> {
     let mut net = Net::new(checkpoint, &config)?;
     let logits = (family.build)(&mut net, &config)?;
     config.ignore(&IGNORED).finish()?;
-    let (graph, facts) = net.finish(logits);
-    all_used(checkpoint, &graph)?;
-    let info = ModelInfo::new(family, &model_type, checkpoint, &graph, facts);
+    let (graph, sizes, factors) = net.finish(logits);
+    all_used(checkpoint, &graph, &factors)?;
+    let info = ModelInfo::new(family, &model_type, checkpoint, &graph, sizes);
     Ok(Model { graph, info })
 }
 
@@ -155,17 +155,14 @@ const IGNORED: [&str; 22] = [
 ];
 
 /// Every tensor of the file must have a place in the graph: what nobody reads may be half of the model.
-fn all_used(checkpoint: &Checkpoint, graph: &Graph) -> Result<(), ModelError> {
-    let used: HashSet<&str> = graph.weights.iter().map(|weight| weight.name.as_str()).collect();
-    let factor = |name: &str| {
-        name.strip_suffix(".scale")
-            .is_some_and(|of| used.contains(format!("{of}.weight").as_str()))
-    };
+fn all_used(checkpoint: &Checkpoint, graph: &Graph, factors: &[String]) -> Result<(), ModelError> {
+    let weights = graph.weights.iter().map(|weight| weight.name.as_str());
+    let used: HashSet<&str> = weights.chain(factors.iter().map(String::as_str)).collect();
     let unused: Vec<&str> = checkpoint
         .tensors()
         .iter()
         .map(|tensor| tensor.name.as_str())
-        .filter(|name| !used.contains(name) && !factor(name))
+        .filter(|name| !used.contains(name))
         .collect();
     if unused.is_empty() {
         return Ok(());

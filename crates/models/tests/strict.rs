@@ -56,6 +56,14 @@ impl Parts {
         self
     }
 
+    fn add(mut self, name: &str, dims: &[usize], numbers: &[f32]) -> Self {
+        let at = self.data.len();
+        self.data.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
+        let entry = json!({"dtype": "F32", "shape": dims, "data_offsets": [at, self.data.len()]});
+        self.header.insert(name.into(), entry);
+        self
+    }
+
     fn open(&self) -> Result<Checkpoint, LoadError> {
         let header = serde_json::to_vec(&self.header).unwrap();
         let mut file = (header.len() as u64).to_le_bytes().to_vec();
@@ -183,6 +191,52 @@ fn tensors_must_fit() {
     // Old checkpoints hold the rotary table; that is not a fault.
     let old = Parts::of("llama").copy(norm, "model.layers.1.self_attn.rotary_emb.inv_freq", 0);
     build(&old.open().unwrap()).unwrap();
+}
+
+/// Factors beside weights, as NVFP4 files have them: applied, or refused by name.
+#[test]
+fn factors_beside_weights() {
+    let golden = common::golden("tiny/qwen3");
+    let logits = |parts: Parts| {
+        let checkpoint = parts.open().unwrap();
+        let graph = build(&checkpoint).unwrap().graph;
+        common::logits(
+            &galvani_cpu::reference::Reference,
+            &graph,
+            &checkpoint,
+            &golden.ids,
+            common::Feed::Whole,
+        )
+    };
+    // The scale of v goes through attention and o unchanged, so 2 and one half cancel; the head's doubles the logits.
+    let both = Parts::of("qwen3")
+        .add("model.layers.1.self_attn.v_proj.scale", &[1], &[2.0])
+        .add("model.layers.1.self_attn.o_proj.scale", &[1], &[0.5]);
+    assert!(common::worst(&logits(both), &golden.logits) < 1e-4);
+    let doubled: Vec<f32> = golden.logits.iter().map(|l| l * 2.0).collect();
+    let untied = Parts::of("qwen3")
+        .set("tie_word_embeddings", json!(false))
+        .copy("model.embed_tokens.weight", "lm_head.weight", 0)
+        .add("lm_head.scale", &[1], &[2.0]);
+    assert!(common::worst(&logits(untied), &doubled) < 2e-4);
+
+    let name = "model.layers.0.mlp.experts.up_proj.scale";
+    let ones = Parts::of("qwen3_moe").add(name, &[8], &[1.0; 8]);
+    build(&ones.open().unwrap()).unwrap();
+    let refused = [
+        Parts::of("qwen3_moe").add(name, &[8], &[2.0; 8]),
+        Parts::of("qwen3_moe").add(name, &[1], &[2.0]),
+        Parts::of("qwen3").add("model.layers.0.self_attn.q_proj.scale", &[2], &[2.0; 2]),
+        Parts::of("qwen3").add("model.norm.scale", &[1], &[1.0]),
+        Parts::of("qwen2").add("model.layers.0.self_attn.q_proj.scale", &[1], &[2.0]),
+    ];
+    for parts in refused {
+        let error = parts.error();
+        assert!(
+            error.contains(".scale") && error.contains("not understood"),
+            "{error}"
+        );
+    }
 }
 
 /// Tied embeddings in their three shapes, and untied ones.

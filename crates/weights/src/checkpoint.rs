@@ -272,26 +272,26 @@ impl Checkpoint {
         }
     }
 
-    /// A tensor of one number, such as the factor beside an NVFP4 weight; `None` when there is no such tensor.
+    /// The numbers of a small tensor, such as the factors beside NVFP4 weights; `None` when there is no such tensor.
     ///
     /// # Errors
-    /// When it has several numbers or cannot be read.
-    pub fn scalar(&self, name: &str) -> Result<Option<f32>, LoadError> {
+    /// When it is larger than a vector of factors would be, or cannot be read.
+    pub fn factors(&self, name: &str) -> Result<Option<Vec<f32>>, LoadError> {
         let Some(info) = self.tensor(name) else {
             return Ok(None);
         };
-        if info.dims != [1] {
+        if info.dims.len() != 1 || info.dims[0] > FACTORS_MAX {
             let reason = format!(
-                "has shape {:?}; only one number for the whole weight is supported",
+                "has shape {:?}; a vector of at most {FACTORS_MAX} was expected",
                 info.dims
             );
             return Err(LoadError::tensor(&self.origin, name, reason));
         }
         let mut bytes = vec![0; info.byte_count()];
-        self.read_rows(info, 0..1, 0..info.byte_count(), &mut bytes)?;
-        let mut number = [0.0];
-        quant::dequantize(info.format, &bytes, &mut number)?;
-        Ok(Some(number[0]))
+        self.read_rows(info, 0..info.dims[0], 0..info.format.block_bytes(), &mut bytes)?;
+        let mut numbers = vec![0.0; info.dims[0]];
+        quant::dequantize(info.format, &bytes, &mut numbers)?;
+        Ok(Some(numbers))
     }
 
     fn stored(&self, index: u32) -> &RawTensor {
@@ -399,6 +399,9 @@ impl Checkpoint {
             .collect())
     }
 }
+
+/// Most factors beside a weight: one for each expert.
+const FACTORS_MAX: usize = 1 << 16;
 
 /// Largest `config.json`; the reader itself refuses less than this.
 const CONFIG_BYTES_MAX: u64 = 1 << 26;

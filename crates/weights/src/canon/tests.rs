@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
-use galvani_graph::{Weight, WeightSource};
+use galvani_graph::{Format, Weight, WeightSource};
 
-use crate::{Checkpoint, TensorInfo};
+use crate::canon::gguf_names::GgufShape;
+use crate::canon::{RowOrder, from_gguf, from_hub};
+use crate::{Checkpoint, RawDtype, RawTensor, TensorInfo};
 
 const FAMILIES: [&str; 7] = [
     "llama",
@@ -177,5 +179,112 @@ fn opens_what_people_name() {
     assert!(several.contains("4 GGUF files"), "{several}");
     for missing in ["tiny", "nowhere", "tiny/llama/nothing.gguf"] {
         Checkpoint::open(&path(missing)).expect_err(missing);
+    }
+}
+
+fn raw(name: &str, dims: &[usize], dtype: RawDtype) -> RawTensor {
+    RawTensor {
+        name: name.into(),
+        dims: dims.to_vec(),
+        dtype,
+        file: 0,
+        offset: 0,
+        byte_count: 0,
+    }
+}
+
+const F16: RawDtype = RawDtype::Format(Format::F16);
+
+fn pieces(info: &TensorInfo) -> Vec<(usize, usize)> {
+    info.assembly
+        .pieces
+        .iter()
+        .map(|piece| (piece.first_row, piece.row_count))
+        .collect()
+}
+
+/// Tensors that a file keeps together come apart at the border.
+#[test]
+fn fused_tensors() {
+    let shape = GgufShape {
+        head_dim: 4,
+        query_heads: 3,
+        kv_heads: 1,
+        paired_rows: true,
+        sandwich_norms: false,
+    };
+    let stored = [
+        raw("blk.7.attn_qkv.weight", &[20, 8], F16),
+        raw("blk.7.ffn_gate_up_exps.weight", &[2, 10, 8], F16),
+    ];
+    let tensors = from_gguf(&stored, shape).unwrap();
+    let names: Vec<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "layers.7.self_attn.q_proj.weight",
+            "layers.7.self_attn.k_proj.weight",
+            "layers.7.self_attn.v_proj.weight",
+            "layers.7.mlp.experts.gate_proj.weight",
+            "layers.7.mlp.experts.up_proj.weight",
+        ]
+    );
+    assert_eq!(
+        (pieces(&tensors[0]), tensors[0].dims.as_slice()),
+        (vec![(0, 12)], &[12, 8][..])
+    );
+    assert_eq!(
+        (pieces(&tensors[2]), tensors[2].dims.as_slice()),
+        (vec![(16, 4)], &[4, 8][..])
+    );
+    let orders: Vec<bool> = tensors[..3]
+        .iter()
+        .map(|t| t.assembly.order != RowOrder::Halves)
+        .collect();
+    assert_eq!(orders, [true, true, false]);
+    assert_eq!(
+        (pieces(&tensors[3]), tensors[3].dims.as_slice()),
+        (vec![(0, 5), (10, 5)], &[2, 5, 8][..])
+    );
+    assert_eq!(pieces(&tensors[4]), [(5, 5), (15, 5)]);
+
+    let hub = [
+        raw("model.layers.0.mlp.experts.gate_up_proj", &[2, 10, 8], F16),
+        raw("model.layers.0.mlp.experts.down_proj", &[2, 8, 5], F16),
+    ];
+    let tensors = from_hub(&hub, "qwen3_moe").unwrap();
+    assert_eq!(pieces(&tensors[1]), [(5, 5), (15, 5)]);
+    assert_eq!(tensors[2].name, "layers.0.mlp.experts.down_proj.weight");
+
+    let i32 = RawDtype::I32;
+    let faults = [
+        (
+            raw("blk.0.attn_qkv.weight", &[19, 8], F16),
+            "20 rows of q, k and v",
+        ),
+        (raw("blk.0.attn_q.weight", &[10, 8], F16), "whole heads of 4"),
+        (
+            raw("blk.0.ffn_gate_up_exps.weight", &[2, 9, 8], F16),
+            "9 rows are not gate and up",
+        ),
+        (
+            raw("blk.0.ffn_gate_up_exps.weight", &[8, 8], F16),
+            "three dimensions",
+        ),
+        (
+            raw("blk.0.ffn_up.weight", &[usize::MAX, 0], F16),
+            "sizes start at 1",
+        ),
+        (raw("blk.0.ffn_up.weight", &[8, 8], i32), "I32"),
+        (
+            raw("output_norm.weight", &[32], RawDtype::Format(Format::Q8_0)),
+            "vectors are floats",
+        ),
+    ];
+    for (tensor, wanted) in faults {
+        let error = from_gguf(std::slice::from_ref(&tensor), shape)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(wanted), "{}: {error}", tensor.name);
     }
 }
