@@ -2,7 +2,7 @@
 
 use galvani_graph::Format;
 
-use super::{BlockFormat, Codes, nibbles};
+use super::{BlockFormat, Codes, lookup, nibbles};
 use crate::pack::{GROUP_BYTES, UnitRows, halves, words};
 use crate::simd::Simd;
 
@@ -35,7 +35,7 @@ impl BlockFormat for Iq4Nl {
     #[inline(always)]
     unsafe fn codes<S: Simd>(unit: *const u8, block: usize) -> Codes<S> {
         // SAFETY: the caller's contract.
-        unsafe { nibbles::<S>(unit.add(64 + 256 * block)).map(|v| S::lookup(&TABLE, v)) }
+        unsafe { lookup::<S>(&TABLE, nibbles::<S>(unit.add(64 + 256 * block))) }
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@
 use galvani_graph::Format;
 
 use super::iq4_nl::TABLE;
-use super::{BlockFormat, Codes, nibbles};
+use super::{BlockFormat, Codes, lookup, nibbles};
 use crate::pack::{GROUP_BYTES, UnitRows, bytes, halves, words};
 use crate::simd::Simd;
 
@@ -38,7 +38,7 @@ impl BlockFormat for Iq4Xs {
     #[inline(always)]
     unsafe fn codes<S: Simd>(unit: *const u8, block: usize) -> Codes<S> {
         // SAFETY: the caller's contract.
-        unsafe { nibbles::<S>(unit.add(CODES_AT + 256 * block)).map(|v| S::lookup(&TABLE, v)) }
+        unsafe { lookup::<S>(&TABLE, nibbles::<S>(unit.add(CODES_AT + 256 * block))) }
     }
 
     #[inline(always)]

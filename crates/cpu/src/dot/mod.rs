@@ -31,6 +31,9 @@ use crate::simd::Simd;
 /// The codes of one block, group by group.
 pub type Codes<S> = [<S as Simd>::B; 8];
 
+// Closures (`map`, `from_fn`) are avoided in what runs per block: the compiler does not always inline them into the
+// function that has the instructions enabled, and then every single operation becomes a call.
+
 /// A packed format.
 pub trait BlockFormat {
     /// Which.
@@ -129,10 +132,13 @@ unsafe fn nibbles<S: Simd>(p: *const u8) -> Codes<S> {
     // SAFETY: the caller's contract.
     unsafe {
         let mask = S::splat(15);
-        let raw: [S::B; 4] = std::array::from_fn(|g| S::load(p.add(g * GROUP_BYTES)));
-        let low = raw.map(|v| S::and(v, mask));
-        let high = raw.map(|v| S::and(S::shr(v, 4), mask));
-        [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]]
+        let mut codes = [mask; 8];
+        for g in 0..4 {
+            let raw = S::load(p.add(g * GROUP_BYTES));
+            codes[g] = S::and(raw, mask);
+            codes[g + 4] = S::and(S::shr(raw, 4), mask);
+        }
+        codes
     }
 }
 
@@ -145,8 +151,25 @@ unsafe fn nibble_rows<S: Simd>(p: *const u8, shift: u32) -> Codes<S> {
     // SAFETY: the caller's contract.
     unsafe {
         let mask = S::splat(15);
-        std::array::from_fn(|g| S::and(S::shr(S::load(p.add(g * GROUP_BYTES)), shift), mask))
+        let mut codes = [mask; 8];
+        for (g, code) in codes.iter_mut().enumerate() {
+            *code = S::and(S::shr(S::load(p.add(g * GROUP_BYTES)), shift), mask);
+        }
+        codes
     }
+}
+
+/// Codes through a table of 16.
+///
+/// # Safety
+/// The contract of [`Simd`].
+#[inline(always)]
+unsafe fn lookup<S: Simd>(table: &[u8; 16], mut codes: Codes<S>) -> Codes<S> {
+    for code in &mut codes {
+        // SAFETY: the caller's contract.
+        *code = unsafe { S::lookup(table, *code) };
+    }
+    codes
 }
 
 /// Adds bit `from` of each byte of `bits` to `code` as bit `to`.

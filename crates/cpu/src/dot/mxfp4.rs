@@ -3,7 +3,7 @@
 
 use galvani_graph::Format;
 
-use super::{BlockFormat, Codes, nibbles};
+use super::{BlockFormat, Codes, lookup, nibbles};
 use crate::pack::{GROUP_BYTES, UnitRows, bytes, words};
 use crate::simd::Simd;
 
@@ -34,7 +34,7 @@ impl BlockFormat for Mxfp4 {
     #[inline(always)]
     unsafe fn codes<S: Simd>(unit: *const u8, block: usize) -> Codes<S> {
         // SAFETY: the caller's contract.
-        unsafe { nibbles::<S>(unit.add(32 + 256 * block)).map(|v| S::lookup(&TABLE, v)) }
+        unsafe { lookup::<S>(&TABLE, nibbles::<S>(unit.add(32 + 256 * block))) }
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@
 use galvani_graph::Format;
 
 use super::mxfp4::TABLE;
-use super::{BlockFormat, Codes, nibbles};
+use super::{BlockFormat, Codes, lookup, nibbles};
 use crate::pack::{GROUP_BYTES, UnitRows, bytes, words};
 use crate::simd::Simd;
 
@@ -38,7 +38,7 @@ impl BlockFormat for Nvfp4 {
     unsafe fn codes<S: Simd>(unit: *const u8, block: usize) -> Codes<S> {
         // SAFETY: the caller's contract.
         unsafe {
-            let v = nibbles::<S>(unit.add(64 + 256 * block)).map(|v| S::lookup(&TABLE, v));
+            let v = lookup::<S>(&TABLE, nibbles::<S>(unit.add(64 + 256 * block)));
             [v[0], v[1], v[4], v[5], v[2], v[3], v[6], v[7]]
         }
     }

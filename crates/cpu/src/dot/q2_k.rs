@@ -38,10 +38,12 @@ impl BlockFormat for Q2K {
         // SAFETY: the caller's contract.
         unsafe {
             let mask = S::splat(3);
-            std::array::from_fn(|g| {
+            let mut codes = [mask; 8];
+            for (g, code) in codes.iter_mut().enumerate() {
                 let raw = S::load(unit.add(CODES_AT + (8 * half + g) * GROUP_BYTES));
-                S::and(S::shr(raw, 2 * j as u32), mask)
-            })
+                *code = S::and(S::shr(raw, 2 * j as u32), mask);
+            }
+            codes
         }
     }
 

@@ -44,12 +44,14 @@ impl BlockFormat for Q3K {
         // SAFETY: the caller's contract.
         unsafe {
             let mask = S::splat(3);
-            std::array::from_fn(|g| {
+            let mut codes = [mask; 8];
+            for (g, code) in codes.iter_mut().enumerate() {
                 let low = S::load(unit.add(LOW_AT + (8 * half + g) * GROUP_BYTES));
                 let low = S::and(S::shr(low, 2 * j as u32), mask);
                 let bits = S::load(unit.add(HIGH_AT + g * GROUP_BYTES));
-                add_bit::<S>(low, bits, block as u32, 2)
-            })
+                *code = add_bit::<S>(low, bits, block as u32, 2);
+            }
+            codes
         }
     }
 

@@ -68,7 +68,10 @@ pub(super) unsafe fn codes<S: Simd>(p: *const u8) -> Codes<S> {
     // SAFETY: the caller's contract.
     unsafe {
         let bits = S::load(p);
-        let low = nibbles::<S>(p.add(GROUP_BYTES));
-        std::array::from_fn(|g| add_bit::<S>(low[g], bits, g as u32, 4))
+        let mut codes = nibbles::<S>(p.add(GROUP_BYTES));
+        for (g, code) in codes.iter_mut().enumerate() {
+            *code = add_bit::<S>(*code, bits, g as u32, 4);
+        }
+        codes
     }
 }

@@ -32,11 +32,13 @@ impl BlockFormat for Q5K {
     unsafe fn codes<S: Simd>(unit: *const u8, block: usize) -> Codes<S> {
         // SAFETY: the caller's contract.
         unsafe {
-            let low = nibble_rows::<S>(unit.add(CODES_AT + block / 2 * 512), 4 * (block % 2) as u32);
-            std::array::from_fn(|g| {
+            let at = unit.add(CODES_AT + block / 2 * 512);
+            let mut codes = nibble_rows::<S>(at, 4 * (block % 2) as u32);
+            for (g, code) in codes.iter_mut().enumerate() {
                 let bits = S::load(unit.add(HEADER + g * GROUP_BYTES));
-                add_bit::<S>(low[g], bits, block as u32, 4)
-            })
+                *code = add_bit::<S>(*code, bits, block as u32, 4);
+            }
+            codes
         }
     }
 

@@ -40,17 +40,19 @@ impl BlockFormat for Q6K {
         let (half, j) = (block / 4, block % 4);
         // SAFETY: the caller's contract.
         unsafe {
-            let low = nibble_rows::<S>(unit.add(LOW_AT + (2 * half + j % 2) * 512), 4 * (j / 2) as u32);
+            let at = unit.add(LOW_AT + (2 * half + j % 2) * 512);
+            let mut codes = nibble_rows::<S>(at, 4 * (j / 2) as u32);
             let mask = S::splat(0x30);
-            std::array::from_fn(|g| {
+            for (g, code) in codes.iter_mut().enumerate() {
                 let bits = S::load(unit.add(HIGH_AT + (8 * half + g) * GROUP_BYTES));
                 let moved = if j < 2 {
                     S::shl(bits, 4 - 2 * j as u32)
                 } else {
                     S::shr(bits, 2 * j as u32 - 4)
                 };
-                S::or_masked(low[g], moved, mask)
-            })
+                *code = S::or_masked(*code, moved, mask);
+            }
+            codes
         }
     }
 

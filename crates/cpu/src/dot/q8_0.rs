@@ -34,7 +34,13 @@ impl BlockFormat for Q8_0 {
     #[inline(always)]
     unsafe fn codes<S: Simd>(unit: *const u8, block: usize) -> Codes<S> {
         // SAFETY: the caller's contract.
-        unsafe { std::array::from_fn(|g| S::load(unit.add(64 + block * 512 + g * GROUP_BYTES))) }
+        unsafe {
+            let mut codes = [S::splat(0); 8];
+            for (g, code) in codes.iter_mut().enumerate() {
+                *code = S::load(unit.add(64 + block * 512 + g * GROUP_BYTES));
+            }
+            codes
+        }
     }
 
     #[inline(always)]

@@ -35,7 +35,7 @@ pub(super) unsafe fn rows<S: Simd, const E: u8, const R: usize>(
     // SAFETY: the caller's contract.
     unsafe {
         let mut acc: [S::F; R] = [S::splat_f(0.0); R];
-        let x: [*const f32; R] = std::array::from_fn(|r| *x.add(r));
+        let x = *x.cast::<[*const f32; R]>();
         for i in 0..k {
             let w = match E {
                 F16 => S::f16(tile.add(32 * i)),

@@ -10,12 +10,16 @@
 //! `acc = fma(min_w, scale_x * sum_x, acc)`.
 
 mod act;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod epilogue;
 mod float;
 mod table;
 #[cfg(test)]
 mod tests;
 mod tile;
+
+use std::ops::Range;
 
 use galvani_graph::Activation;
 
@@ -25,7 +29,7 @@ use crate::quantise::ActRows;
 
 use act::{Rows, gather_bytes};
 use epilogue::Target;
-use tile::{Prepared, TileOut};
+use tile::{Prepared, Scratch, TileOut};
 
 /// f32 rows to read: row r is at `ptr + r * row_stride`.
 #[derive(Debug, Clone, Copy)]
@@ -183,7 +187,7 @@ impl PackedMatrix {
     /// Bytes of worker scratch that products of this matrix (and another, in a gated product) need with up to `rows`
     /// rows: give the largest to [`crate::pool::Pool::reserve_scratch`].
     pub fn scratch_bytes(&self, rows: usize) -> usize {
-        2 * tile::panel_bytes(self) + gather_bytes(rows, self.k())
+        GROUP * tile::panel_bytes(self) + gather_bytes(rows, self.k())
     }
 }
 
@@ -201,9 +205,13 @@ pub unsafe fn linear_part(
     out: OutView,
     epilogue: Epilogue,
 ) {
-    let mut scratch = tile::Scratch::of(worker);
-    let mut rows_int8 = None;
+    let mut scratch = Scratch::of(worker);
     let rows_float = Rows::float(input, rows);
+    let any_int8 = products.iter().any(|p| p.matrix.wants_int8());
+    // SAFETY: the caller's contract.
+    let rows_int8 = any_int8.then(|| unsafe { Rows::int8(input, rows, &mut scratch) });
+    let largest = products.iter().map(|p| tile::panel_bytes(p.matrix)).max();
+    let panels = [(); GROUP].map(|()| scratch.panel(largest.unwrap_or(0)));
     for product in products {
         let matrix = product.matrix;
         let target = Target {
@@ -211,27 +219,45 @@ pub unsafe fn linear_part(
             column: product.column,
             bias: product.bias,
             epilogue,
+            put: table::put_fn(matrix.isa),
         };
-        let rows = if matrix.wants_int8() {
-            // SAFETY: the caller's contract.
-            rows_int8.get_or_insert_with(|| unsafe { Rows::int8(input, rows, &mut scratch) })
-        } else {
-            &rows_float
+        let rows = match &rows_int8 {
+            Some(rows) if matrix.wants_int8() => rows,
+            _ => &rows_float,
         };
-        let mut panel = scratch.panel(matrix);
-        for tile in worker.share(matrix.tiles_per_part(), 1) {
+        for tiles in groups(worker.share(matrix.tiles_per_part(), 1), GROUP) {
             // SAFETY: the caller's contract.
             unsafe {
-                let prepared = Prepared::new(matrix, product.part, tile, rows.count(), &mut panel);
-                let columns = tile * TILE_ROWS..((tile + 1) * TILE_ROWS).min(matrix.rows());
+                let prepare = |i: usize| {
+                    let tile = (tiles.start + i).min(tiles.end - 1);
+                    Prepared::new(matrix, product.part, tile, rows.count(), &panels[i])
+                };
+                let prepared: [Prepared; GROUP] = std::array::from_fn(prepare);
                 for chunk in rows.chunks() {
-                    let mut values = TileOut::new();
-                    prepared.compute(&chunk, &mut values);
-                    target.put(&values, &chunk, columns.clone());
+                    for (tile, prepared) in tiles.clone().zip(&prepared) {
+                        let mut values = TileOut::uninit();
+                        prepared.compute(&chunk, values.as_mut_ptr());
+                        target.put(values.as_ptr(), &chunk, columns(matrix, tile));
+                    }
                 }
             }
         }
     }
+}
+
+/// Tiles that go through the rows together: the rows then stay in the nearest cache, and results are written in long
+/// pieces.
+const GROUP: usize = 4;
+
+fn groups(tiles: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = tiles.end;
+    tiles
+        .step_by(size)
+        .map(move |start| start..(start + size).min(end))
+}
+
+fn columns(matrix: &PackedMatrix, tile: usize) -> Range<usize> {
+    tile * TILE_ROWS..((tile + 1) * TILE_ROWS).min(matrix.rows())
 }
 
 /// This worker's part of `out = act(G x) * (U x)`; gate and up have the same shape.
@@ -256,7 +282,7 @@ pub unsafe fn gated_part(
         gate.rows() == up.rows() && gate.k() == up.k(),
         "gate and up have one shape"
     );
-    let mut scratch = tile::Scratch::of(worker);
+    let mut scratch = Scratch::of(worker);
     // SAFETY: the caller's contract.
     let int8 =
         (gate.wants_int8() || up.wants_int8()).then(|| unsafe { Rows::int8(input, rows, &mut scratch) });
@@ -265,26 +291,31 @@ pub unsafe fn gated_part(
         Some(rows) if matrix.wants_int8() => rows,
         _ => &float,
     };
-    let mut panels = [scratch.take_panel(gate), scratch.take_panel(up)];
+    let panels = [(); GROUP / 2].map(|()| [gate, up].map(|m| scratch.panel(tile::panel_bytes(m))));
     let target = Target {
         out,
         column: 0,
         bias: None,
         epilogue: Epilogue::Store,
+        put: table::put_fn(gate.isa),
     };
-    for tile in worker.share(gate.tiles_per_part(), 1) {
-        let columns = tile * TILE_ROWS..((tile + 1) * TILE_ROWS).min(gate.rows());
+    for tiles in groups(worker.share(gate.tiles_per_part(), 1), GROUP / 2) {
         // SAFETY: the caller's contract.
         unsafe {
-            let [panel_gate, panel_up] = &mut panels;
-            let prepared_gate = Prepared::new(gate, part, tile, float.count(), panel_gate);
-            let prepared_up = Prepared::new(up, part, tile, float.count(), panel_up);
+            let prepare = |i: usize| {
+                let tile = (tiles.start + i).min(tiles.end - 1);
+                let new = |matrix, panel| Prepared::new(matrix, part, tile, float.count(), panel);
+                [new(gate, &panels[i][0]), new(up, &panels[i][1])]
+            };
+            let prepared: [[Prepared; 2]; GROUP / 2] = std::array::from_fn(prepare);
             for (chunk_gate, chunk_up) in rows_of(gate).chunks().zip(rows_of(up).chunks()) {
-                let (mut g, mut u) = (TileOut::new(), TileOut::new());
-                prepared_gate.compute(&chunk_gate, &mut g);
-                prepared_up.compute(&chunk_up, &mut u);
-                table::gate(gate.isa, activation, &mut g, &u, chunk_gate.count);
-                target.put(&g, &chunk_gate, columns.clone());
+                for (tile, [prepared_gate, prepared_up]) in tiles.clone().zip(&prepared) {
+                    let (mut g, mut u) = (TileOut::uninit(), TileOut::uninit());
+                    prepared_gate.compute(&chunk_gate, g.as_mut_ptr());
+                    prepared_up.compute(&chunk_up, u.as_mut_ptr());
+                    table::gate(gate.isa, activation, g.as_mut_ptr(), u.as_ptr(), chunk_gate.count);
+                    target.put(g.as_ptr(), &chunk_gate, columns(gate, tile));
+                }
             }
         }
     }

@@ -3,6 +3,7 @@
 use galvani_graph::{Activation, Format};
 
 use super::act::CHUNK;
+use super::epilogue::{self, PutFn};
 use super::tile::TileOut;
 use super::{float, tile};
 use crate::dot::{BlockFormat, for_block_format};
@@ -14,9 +15,9 @@ use crate::simd::lanes::Lanes;
 use crate::simd::math;
 
 /// (tile, units, rows, how many, results)
-pub(super) type RowsFn = unsafe fn(*const u8, usize, &ActTile, usize, &mut TileOut);
+pub(super) type RowsFn = unsafe fn(*const u8, usize, &ActTile, usize, *mut TileOut);
 /// (tile, k, rows, how many, results)
-pub(super) type FloatFn = unsafe fn(*const u8, usize, &[*const f32; CHUNK], usize, &mut TileOut);
+pub(super) type FloatFn = unsafe fn(*const u8, usize, &[*const f32; CHUNK], usize, *mut TileOut);
 
 /// Splits `count` rows over kernels of fixed height. Rows of a chunk lie side by side up to its interleave's height, so
 /// a kernel may compute rows beyond `count` (their results are not used), but none beyond that height.
@@ -29,9 +30,9 @@ unsafe fn dispatch<S: Simd, F: BlockFormat, const WIDEST: usize>(
     units: usize,
     act: &ActTile,
     count: usize,
-    out: &mut TileOut,
+    out: *mut TileOut,
 ) {
-    let out = out.rows.as_mut_ptr();
+    let out: *mut [f32; TILE_ROWS] = out.cast();
     let mut first = 0;
     while first < count {
         // SAFETY: the caller's contract; row `first` lies `first` elements on.
@@ -63,9 +64,9 @@ unsafe fn dispatch_float<S: Simd, const E: u8, const WIDEST: usize>(
     k: usize,
     x: &[*const f32; CHUNK],
     count: usize,
-    out: &mut TileOut,
+    out: *mut TileOut,
 ) {
-    let out = out.rows.as_mut_ptr();
+    let out: *mut [f32; TILE_ROWS] = out.cast();
     let mut first = 0;
     while first < count {
         // SAFETY: the caller's contract; pointers beyond `count` repeat the last row.
@@ -87,12 +88,14 @@ unsafe fn dispatch_float<S: Simd, const E: u8, const WIDEST: usize>(
 /// # Safety
 /// The contract of [`Simd`].
 #[inline(always)]
-unsafe fn gate_rows<S: Simd>(activation: Activation, gate: &mut TileOut, up: &TileOut, count: usize) {
-    for (gate, up) in gate.rows[..count].iter_mut().zip(&up.rows) {
-        // SAFETY: both are 16 numbers.
+unsafe fn gate_rows<S: Simd>(activation: Activation, gate: *mut TileOut, up: *const TileOut, count: usize) {
+    let (gate, up) = (gate.cast::<f32>(), up.cast::<f32>());
+    for row in 0..count {
+        // SAFETY: both are rows of 16 numbers.
         unsafe {
-            let g = math::activate::<S>(activation, S::load_f(gate.as_ptr()));
-            S::store_f(gate.as_mut_ptr(), S::mul(g, S::load_f(up.as_ptr())));
+            let (gate, up) = (gate.add(TILE_ROWS * row), up.add(TILE_ROWS * row));
+            let g = math::activate::<S>(activation, S::load_f(gate));
+            S::store_f(gate, S::mul(g, S::load_f(up)));
         }
     }
 }
@@ -105,7 +108,7 @@ macro_rules! compiled {
 
             $(#[target_feature(enable = $feature)])?
             pub unsafe fn rows<F: BlockFormat>(
-                at: *const u8, units: usize, act: &ActTile, count: usize, out: &mut TileOut,
+                at: *const u8, units: usize, act: &ActTile, count: usize, out: *mut TileOut,
             ) {
                 // SAFETY: the caller's contract.
                 unsafe { dispatch::<$simd, F, $widest>(at, units, act, count, out) }
@@ -113,16 +116,24 @@ macro_rules! compiled {
 
             $(#[target_feature(enable = $feature)])?
             pub unsafe fn floats<const E: u8>(
-                at: *const u8, k: usize, x: &[*const f32; CHUNK], count: usize, out: &mut TileOut,
+                at: *const u8, k: usize, x: &[*const f32; CHUNK], count: usize, out: *mut TileOut,
             ) {
                 // SAFETY: the caller's contract.
                 unsafe { dispatch_float::<$simd, E, $widest>(at, k, x, count, out) }
             }
 
             $(#[target_feature(enable = $feature)])?
-            pub unsafe fn gate(activation: Activation, gate: &mut TileOut, up: &TileOut, count: usize) {
+            pub unsafe fn gate(activation: Activation, gate: *mut TileOut, up: *const TileOut, count: usize) {
                 // SAFETY: the caller's contract.
                 unsafe { gate_rows::<$simd>(activation, gate, up, count) }
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            pub unsafe fn put(
+                value: *const f32, bias: *const f32, residual: *const f32, scale: f32, out: *mut f32,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { epilogue::put::<$simd>(value, bias, residual, scale, out) }
             }
         }
     };
@@ -169,6 +180,20 @@ pub(super) fn rows_fn(isa: Isa, format: Format) -> RowsFn {
     for_isa!(isa, of_isa)
 }
 
+/// The kernels for many rows of a packed format, where the set has tiles.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn amx(isa: Isa, format: Format) -> Option<super::amx::Kernel> {
+    macro_rules! of_format {
+        ($f:ty) => {
+            Some(super::amx::Kernel::of::<$f>())
+        };
+    }
+    match isa {
+        Isa::AmxInt8 => for_block_format!(format, of_format, None),
+        Isa::Avx512Vnni | Isa::Avx2 | Isa::Neon | Isa::Portable => None,
+    }
+}
+
 /// The kernel for float tiles.
 pub(super) fn float_fn(isa: Isa, format: Format) -> FloatFn {
     macro_rules! of_isa {
@@ -183,11 +208,27 @@ pub(super) fn float_fn(isa: Isa, format: Format) -> FloatFn {
     for_isa!(isa, of_isa)
 }
 
+/// The function that writes results.
+pub(super) fn put_fn(isa: Isa) -> PutFn {
+    macro_rules! of_isa {
+        ($m:ident) => {
+            $m::put
+        };
+    }
+    for_isa!(isa, of_isa)
+}
+
 /// `gate = act(gate) * up` for `count` rows.
 ///
 /// # Safety
 /// The machine has `isa`.
-pub(super) unsafe fn gate(isa: Isa, activation: Activation, gate: &mut TileOut, up: &TileOut, count: usize) {
+pub(super) unsafe fn gate(
+    isa: Isa,
+    activation: Activation,
+    gate: *mut TileOut,
+    up: *const TileOut,
+    count: usize,
+) {
     macro_rules! of_isa {
         // SAFETY: the caller's contract.
         ($m:ident) => {

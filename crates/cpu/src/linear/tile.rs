@@ -1,6 +1,7 @@
 //! One tile of 16 weight rows against chunks of activation rows.
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 use super::act::{CHUNK, Chunk, ChunkInput};
 use super::table::{self, FloatFn, RowsFn};
@@ -13,16 +14,14 @@ use crate::simd::Simd;
 /// Results of a chunk: `[row][16 columns]`.
 #[repr(align(64))]
 pub(super) struct TileOut {
-    pub rows: [[f32; TILE_ROWS]; CHUNK],
+    _rows: [[f32; TILE_ROWS]; CHUNK],
 }
 
 impl TileOut {
-    /// Zeroes.
+    /// Room for results.
     #[inline]
-    pub fn new() -> Self {
-        TileOut {
-            rows: [[0.0; TILE_ROWS]; CHUNK],
-        }
+    pub fn uninit() -> MaybeUninit<Self> {
+        MaybeUninit::uninit()
     }
 }
 
@@ -59,19 +58,9 @@ impl<'a> Scratch<'a> {
         piece
     }
 
-    /// Room for the unpacked tile of `matrix`, apart from all later pieces.
-    pub fn take_panel(&mut self, matrix: &PackedMatrix) -> Panel {
-        Panel(self.take(panel_bytes(matrix)))
-    }
-
-    /// Room for the unpacked tile of `matrix`; the next panel takes the same place.
-    pub fn panel(&mut self, matrix: &PackedMatrix) -> Panel {
-        let mut rest = Scratch {
-            start: self.start,
-            left: self.left,
-            worker: PhantomData,
-        };
-        Panel(rest.take(panel_bytes(matrix)))
+    /// Room for an unpacked tile.
+    pub fn panel(&mut self, bytes: usize) -> Panel {
+        Panel(self.take(bytes))
     }
 }
 
@@ -80,8 +69,15 @@ pub(super) struct Panel(pub *mut u8);
 
 /// Bytes of a panel.
 pub(super) fn panel_bytes(matrix: &PackedMatrix) -> usize {
-    (TILE_ROWS * matrix.k() * 4).next_multiple_of(64)
+    let floats = TILE_ROWS * matrix.k() * 4;
+    #[cfg(target_arch = "x86_64")]
+    let floats = floats.max(super::amx::panel_bytes(matrix.blocks()));
+    floats.next_multiple_of(64)
 }
+
+/// Rows from which unpacking a tile for AMX costs less than it saves.
+#[cfg(target_arch = "x86_64")]
+const AMX_ROWS_MIN: usize = 9;
 
 /// A tile made ready for any number of chunks.
 pub(super) enum Prepared {
@@ -90,6 +86,13 @@ pub(super) enum Prepared {
         tile: *const u8,
         units: usize,
         run: RowsFn,
+    },
+    /// Unpacked to bytes for the tile unit.
+    #[cfg(target_arch = "x86_64")]
+    Amx {
+        panel: *const u8,
+        blocks: usize,
+        run: super::amx::ChunkFn,
     },
     /// Floats `[k][16]`, packed so or dequantised to the panel.
     Floats { tile: *const u8, k: usize, run: FloatFn },
@@ -100,21 +103,28 @@ impl Prepared {
     ///
     /// # Safety
     /// As [`super::linear_part`]; the panel was made for this matrix.
-    pub unsafe fn new(
-        matrix: &PackedMatrix,
-        part: usize,
-        tile: usize,
-        rows: usize,
-        panel: &mut Panel,
-    ) -> Self {
-        let _ = rows;
+    pub unsafe fn new(matrix: &PackedMatrix, part: usize, tile: usize, rows: usize, panel: &Panel) -> Self {
         let at = matrix.tile(part, tile);
         match matrix.layout {
-            TileLayout::Units { count, .. } if matrix.math == CpuMath::Fast => Prepared::Packed {
-                tile: at,
-                units: count,
-                run: table::rows_fn(matrix.isa, matrix.format()),
-            },
+            TileLayout::Units { count, .. } if matrix.math == CpuMath::Fast => {
+                #[cfg(target_arch = "x86_64")]
+                if rows >= AMX_ROWS_MIN
+                    && let Some(kernel) = table::amx(matrix.isa, matrix.format())
+                {
+                    // SAFETY: the panel has room for the tile's blocks; the machine has the instructions.
+                    unsafe { (kernel.unpack)(at, count, panel.0) };
+                    return Prepared::Amx {
+                        panel: panel.0,
+                        blocks: matrix.blocks(),
+                        run: kernel.chunk,
+                    };
+                }
+                Prepared::Packed {
+                    tile: at,
+                    units: count,
+                    run: table::rows_fn(matrix.isa, matrix.format()),
+                }
+            }
             TileLayout::Floats => Prepared::Floats {
                 tile: at,
                 k: matrix.k(),
@@ -137,18 +147,26 @@ impl Prepared {
     /// # Safety
     /// As [`super::linear_part`].
     #[inline]
-    pub unsafe fn compute(&self, chunk: &Chunk<'_>, out: &mut TileOut) {
+    pub unsafe fn compute(&self, chunk: &Chunk<'_>, out: *mut TileOut) {
         // SAFETY: the caller's contract; the functions were chosen for this machine.
         unsafe {
             match (self, &chunk.input) {
                 (Prepared::Packed { tile, units, run }, ChunkInput::Int8(act)) => {
                     run(*tile, *units, act, chunk.count, out);
                 }
+                #[cfg(target_arch = "x86_64")]
+                (Prepared::Amx { panel, blocks, run }, ChunkInput::Int8(act)) => {
+                    run(*panel, *blocks, act, chunk.count, out);
+                }
                 (Prepared::Floats { tile, k, run }, ChunkInput::Float(rows)) => {
                     run(*tile, *k, rows, chunk.count, out);
                 }
                 (Prepared::Packed { .. }, ChunkInput::Float(_))
                 | (Prepared::Floats { .. }, ChunkInput::Int8(_)) => {
+                    unreachable!("rows come in the form the matrix wants")
+                }
+                #[cfg(target_arch = "x86_64")]
+                (Prepared::Amx { .. }, ChunkInput::Float(_)) => {
                     unreachable!("rows come in the form the matrix wants")
                 }
             }

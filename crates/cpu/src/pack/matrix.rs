@@ -164,6 +164,19 @@ impl PackedMatrix {
         self.rows.div_ceil(TILE_ROWS)
     }
 
+    /// Blocks of a row, padding included; zero if not packed in units.
+    pub(crate) fn blocks(&self) -> usize {
+        macro_rules! blocks {
+            ($f:ty) => {
+                <$f>::UNIT_BLOCKS
+            };
+        }
+        match self.layout {
+            TileLayout::Units { count, .. } => count * for_block_format!(self.format, blocks, 0),
+            TileLayout::Floats | TileLayout::Raw { .. } => 0,
+        }
+    }
+
     /// Whether it is packed in units of codes and scales.
     pub(crate) fn has_units(&self) -> bool {
         matches!(self.layout, TileLayout::Units { .. })

@@ -11,16 +11,6 @@ pub struct Avx2;
 type B = [__m256i; 2];
 type F = [__m256; 2];
 
-#[inline(always)]
-fn map<A: Copy, Z>(v: [A; 2], op: impl Fn(A) -> Z) -> [Z; 2] {
-    [op(v[0]), op(v[1])]
-}
-
-#[inline(always)]
-fn zip<A: Copy, Z>(a: [A; 2], b: [A; 2], op: impl Fn(A, A) -> Z) -> [Z; 2] {
-    [op(a[0], b[0]), op(a[1], b[1])]
-}
-
 // SAFETY of all methods: the trait's contract gives the instructions and valid pointers; loads and stores are unaligned.
 #[allow(
     clippy::undocumented_unsafe_blocks,
@@ -48,37 +38,45 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn and(a: B, b: B) -> B {
-        zip(a, b, |a, b| unsafe { _mm256_and_si256(a, b) })
+        unsafe { [_mm256_and_si256(a[0], b[0]), _mm256_and_si256(a[1], b[1])] }
     }
     #[inline(always)]
     unsafe fn or_masked(a: B, b: B, mask: B) -> B {
-        unsafe { zip(a, Self::and(b, mask), |a, b| _mm256_or_si256(a, b)) }
+        unsafe {
+            let b = Self::and(b, mask);
+            [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])]
+        }
     }
     #[inline(always)]
     unsafe fn xor(a: B, b: B) -> B {
-        zip(a, b, |a, b| unsafe { _mm256_xor_si256(a, b) })
+        unsafe { [_mm256_xor_si256(a[0], b[0]), _mm256_xor_si256(a[1], b[1])] }
     }
     #[inline(always)]
     unsafe fn sub(a: B, b: B) -> B {
-        zip(a, b, |a, b| unsafe { _mm256_sub_epi8(a, b) })
+        unsafe { [_mm256_sub_epi8(a[0], b[0]), _mm256_sub_epi8(a[1], b[1])] }
     }
     #[inline(always)]
     unsafe fn shr(v: B, by: u32) -> B {
-        map(v, |v| unsafe {
-            _mm256_srlv_epi32(v, _mm256_set1_epi32(by as i32))
-        })
+        unsafe {
+            let by = _mm256_set1_epi32(by as i32);
+            [_mm256_srlv_epi32(v[0], by), _mm256_srlv_epi32(v[1], by)]
+        }
     }
     #[inline(always)]
     unsafe fn shl(v: B, by: u32) -> B {
-        map(v, |v| unsafe {
-            _mm256_sllv_epi32(v, _mm256_set1_epi32(by as i32))
-        })
+        unsafe {
+            let by = _mm256_set1_epi32(by as i32);
+            [_mm256_sllv_epi32(v[0], by), _mm256_sllv_epi32(v[1], by)]
+        }
     }
     #[inline(always)]
     unsafe fn lookup(table: &[u8; 16], index: B) -> B {
         unsafe {
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
-            map(index, |i| _mm256_shuffle_epi8(table, i))
+            [
+                _mm256_shuffle_epi8(table, index[0]),
+                _mm256_shuffle_epi8(table, index[1]),
+            ]
         }
     }
     #[inline(always)]
@@ -91,9 +89,9 @@ impl Simd for Avx2 {
         unsafe {
             let act = _mm256_set1_epi32(act.cast::<i32>().read_unaligned());
             let ones = _mm256_set1_epi16(1);
-            zip(acc, codes, |acc, codes| {
-                _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, act), ones))
-            })
+            let low = _mm256_madd_epi16(_mm256_maddubs_epi16(codes[0], act), ones);
+            let high = _mm256_madd_epi16(_mm256_maddubs_epi16(codes[1], act), ones);
+            [_mm256_add_epi32(acc[0], low), _mm256_add_epi32(acc[1], high)]
         }
     }
     #[inline(always)]
@@ -101,7 +99,10 @@ impl Simd for Avx2 {
         // The eighth bit apart, so that pairs fit in 16 bits: 2 * 128 * 127 < 2^15.
         unsafe {
             let top = Self::splat(0x80);
-            let low = zip(codes, top, |c, t| _mm256_andnot_si256(t, c));
+            let low = [
+                _mm256_andnot_si256(top[0], codes[0]),
+                _mm256_andnot_si256(top[1], codes[1]),
+            ];
             Self::dot(Self::dot(acc, low, act), Self::and(codes, top), act)
         }
     }
@@ -111,20 +112,22 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn to_f32(v: B) -> F {
-        map(v, |v| unsafe { _mm256_cvtepi32_ps(v) })
+        unsafe { [_mm256_cvtepi32_ps(v[0]), _mm256_cvtepi32_ps(v[1])] }
     }
     #[inline(always)]
     unsafe fn round_i(v: F) -> B {
-        map(v, |v| unsafe {
-            _mm256_cvtps_epi32(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v))
-        })
+        // The default rounding mode, which nobody changes here, is to nearest even.
+        unsafe { [_mm256_cvtps_epi32(v[0]), _mm256_cvtps_epi32(v[1])] }
     }
     #[inline(always)]
     unsafe fn exp2_i(n: B) -> F {
-        map(n, |n| unsafe {
-            let biased = _mm256_add_epi32(n, _mm256_set1_epi32(127));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
-        })
+        unsafe {
+            let bias = _mm256_set1_epi32(127);
+            [
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n[0], bias))),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n[1], bias))),
+            ]
+        }
     }
     #[inline(always)]
     unsafe fn f16(p: *const u8) -> F {
@@ -137,46 +140,76 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn bf16(p: *const u8) -> F {
-        [0, 16].map(|at| unsafe {
-            let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(at).cast()));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
-        })
+        unsafe {
+            let mut out = [_mm256_setzero_ps(); 2];
+            for (i, out) in out.iter_mut().enumerate() {
+                let at = 16 * i;
+                let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(at).cast()));
+                *out = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits));
+            }
+            out
+        }
     }
     #[inline(always)]
     unsafe fn u8_f32(p: *const u8) -> F {
-        [0, 8]
-            .map(|at| unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(at).cast()))) })
+        unsafe {
+            let mut out = [_mm256_setzero_ps(); 2];
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8 * i).cast())));
+            }
+            out
+        }
     }
     #[inline(always)]
     unsafe fn i8_f32(p: *const u8) -> F {
-        [0, 8]
-            .map(|at| unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.add(at).cast()))) })
+        unsafe {
+            let mut out = [_mm256_setzero_ps(); 2];
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.add(8 * i).cast())));
+            }
+            out
+        }
     }
     #[inline(always)]
     unsafe fn e4m3(p: *const u8) -> F {
         // Moved to f16's places the number is 2^8 too small (bias 15 where 7 is meant).
-        [0, 8].map(|at| unsafe {
-            let bits = _mm_slli_epi16::<7>(_mm_cvtepu8_epi16(_mm_loadl_epi64(p.add(at).cast())));
-            _mm256_mul_ps(_mm256_cvtph_ps(bits), _mm256_set1_ps(256.0))
-        })
+        unsafe {
+            let mut out = [_mm256_setzero_ps(); 2];
+            for (i, out) in out.iter_mut().enumerate() {
+                let at = 8 * i;
+                let bits = _mm_slli_epi16::<7>(_mm_cvtepu8_epi16(_mm_loadl_epi64(p.add(at).cast())));
+                *out = _mm256_mul_ps(_mm256_cvtph_ps(bits), _mm256_set1_ps(256.0));
+            }
+            out
+        }
     }
     #[inline(always)]
     unsafe fn e8m0_half(p: *const u8) -> F {
-        [0, 8].map(|at| unsafe {
-            let e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(at).cast()));
-            let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(e, _mm256_set1_epi32(1)));
-            let small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
-            let subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), e);
-            _mm256_castsi256_ps(_mm256_blendv_epi8(normal, subnormal, small))
-        })
+        unsafe {
+            let mut out = [_mm256_setzero_ps(); 2];
+            for (i, out) in out.iter_mut().enumerate() {
+                let at = 8 * i;
+                let e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(at).cast()));
+                let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(e, _mm256_set1_epi32(1)));
+                let small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
+                let subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), e);
+                *out = _mm256_castsi256_ps(_mm256_blendv_epi8(normal, subnormal, small));
+            }
+            out
+        }
     }
     #[inline(always)]
     unsafe fn nibble_f32(p: *const u8, shift: u32) -> F {
-        [0, 8].map(|at| unsafe {
-            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(at).cast()));
-            let moved = _mm256_srlv_epi32(bytes, _mm256_set1_epi32(shift as i32));
-            _mm256_cvtepi32_ps(_mm256_and_si256(moved, _mm256_set1_epi32(15)))
-        })
+        unsafe {
+            let mut out = [_mm256_setzero_ps(); 2];
+            for (i, out) in out.iter_mut().enumerate() {
+                let at = 8 * i;
+                let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(at).cast()));
+                let moved = _mm256_srlv_epi32(bytes, _mm256_set1_epi32(shift as i32));
+                *out = _mm256_cvtepi32_ps(_mm256_and_si256(moved, _mm256_set1_epi32(15)));
+            }
+            out
+        }
     }
     #[inline(always)]
     unsafe fn load_f(p: *const f32) -> F {
@@ -199,19 +232,19 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn add(a: F, b: F) -> F {
-        zip(a, b, |a, b| unsafe { _mm256_add_ps(a, b) })
+        unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
     }
     #[inline(always)]
     unsafe fn sub_f(a: F, b: F) -> F {
-        zip(a, b, |a, b| unsafe { _mm256_sub_ps(a, b) })
+        unsafe { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
     }
     #[inline(always)]
     unsafe fn mul(a: F, b: F) -> F {
-        zip(a, b, |a, b| unsafe { _mm256_mul_ps(a, b) })
+        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
     }
     #[inline(always)]
     unsafe fn div(a: F, b: F) -> F {
-        zip(a, b, |a, b| unsafe { _mm256_div_ps(a, b) })
+        unsafe { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }
     }
     #[inline(always)]
     unsafe fn fma(a: F, b: F, c: F) -> F {
@@ -224,11 +257,11 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn min(a: F, b: F) -> F {
-        zip(a, b, |a, b| unsafe { _mm256_min_ps(a, b) })
+        unsafe { [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])] }
     }
     #[inline(always)]
     unsafe fn max(a: F, b: F) -> F {
-        zip(a, b, |a, b| unsafe { _mm256_max_ps(a, b) })
+        unsafe { [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])] }
     }
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
