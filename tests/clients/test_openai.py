@@ -1,4 +1,5 @@
 """The official `openai` Python package against a running server (GALVANI_URL, any model; a chat model for the answer test)."""
+import json
 import os
 import unittest
 
@@ -78,15 +79,19 @@ class Chat(unittest.TestCase):
         schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"], "additionalProperties": False}
         form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
         result = chat(response_format=form, max_tokens=80).choices[0]
-        import json
         self.assertEqual(list(json.loads(result.message.content)), ["city"])
 
-    def test_required_tool(self):
+    def test_tool_call(self):
         tool = {"type": "function", "function": {"name": "look_up", "description": "Looks a word up", "parameters": {
             "type": "object", "properties": {"word": {"type": "string", "enum": ["cat", "dog"]}}, "required": ["word"], "additionalProperties": False}}}
-        result = chat(tools=[tool], tool_choice="required", max_tokens=120).choices[0]
+        more = {"tools": [tool], "tool_choice": "required", "max_tokens": 120}
+        if os.environ.get("GALVANI_TOOLS") != "1":  # a template that knows no tools: refused, never left out in silence
+            with self.assertRaises(openai.BadRequestError) as caught:
+                chat(**more)
+            self.assertEqual(caught.exception.param, "tools")
+            return
+        result = chat(**more).choices[0]
         self.assertEqual(result.finish_reason, "tool_calls")
-        import json
         call = result.message.tool_calls[0]
         self.assertEqual(call.function.name, "look_up")
         self.assertIn(json.loads(call.function.arguments)["word"], ["cat", "dog"])
