@@ -1,6 +1,6 @@
 //! The shape contract of every operation: operands in, output shape out.
 
-use crate::{Dim, Graph, GraphError, Op, ValueId, WeightId};
+use crate::{CacheId, Dim, Graph, GraphError, Op, RopeId, ValueId, WeightId};
 
 /// Output shape of `op`, or what is wrong with its operands.
 pub(crate) fn infer(
@@ -55,68 +55,15 @@ pub(crate) fn infer(
             check.count(1, 0)?;
             Ok(check.dims(0).to_vec())
         }
-        Op::Rope { rope } => {
-            check.count(2, 0)?;
-            let dims = check.input_dims(0, 3)?.to_vec();
-            let rotated = graph.rope(*rope).dims;
-            match dims[2].fixed() {
-                Some(head) if head >= rotated && rotated.is_multiple_of(2) => Ok(dims),
-                _ => Err(check.wrong("head", dims[2].to_string(), format!("at least {rotated}, even"))),
-            }
-        }
-        Op::Attention { cache, .. } => {
-            check.count(3, 0)?;
-            let spec = graph.cache(*cache);
-            let q = check.input_dims(0, 3)?.to_vec();
-            check.shape(
-                "k",
-                1,
-                &[q[0], Dim::Fixed(spec.kv_heads), Dim::Fixed(spec.key_dim)],
-            )?;
-            check.shape(
-                "v",
-                2,
-                &[q[0], Dim::Fixed(spec.kv_heads), Dim::Fixed(spec.value_dim)],
-            )?;
-            check.equal("q head", q[2], Dim::Fixed(spec.key_dim))?;
-            match q[1].fixed() {
-                Some(heads) if spec.kv_heads > 0 && heads.is_multiple_of(spec.kv_heads) => {
-                    Ok(vec![q[0], q[1], Dim::Fixed(spec.value_dim)])
-                }
-                _ => Err(check.wrong(
-                    "heads",
-                    q[1].to_string(),
-                    format!("a multiple of {}", spec.kv_heads),
-                )),
-            }
-        }
+        Op::Rope { rope } => check.rope(*rope),
+        Op::Attention { cache, .. } => check.attention(*cache),
         Op::TakeRows => {
             check.count(2, 0)?;
             let x = check.input_dims(0, 2)?;
             Ok(vec![check.outer(1), x[1]])
         }
-        Op::Route { top_k, .. } => {
-            if weights.len() > 1 {
-                check.count(1, 1)?;
-            }
-            let logits = check.input_dims(0, 2)?;
-            match logits[1].fixed() {
-                Some(experts) if (1..=experts).contains(top_k) => Ok(vec![logits[0], Dim::Fixed(2 * top_k)]),
-                _ => Err(check.wrong("top_k", top_k.to_string(), format!("1 to {}", logits[1]))),
-            }
-        }
-        Op::ExpertsGated { .. } => {
-            check.count(2, 2)?;
-            let x = check.input_dims(0, 2)?;
-            let routes = check.input_dims(1, 2)?;
-            let (gate, up) = (check.weight_dims(0, 3)?, check.weight_dims(1, 3)?);
-            check.equal("input", x[1], Dim::Fixed(gate[2]))?;
-            if gate != up {
-                return Err(check.wrong("up", format!("{up:?}"), format!("{gate:?}")));
-            }
-            let slots = routes[1].fixed().expect("inner dimensions are fixed") / 2;
-            Ok(vec![x[0], Dim::Fixed(slots), Dim::Fixed(gate[1])])
-        }
+        Op::Route { top_k, .. } => check.route(*top_k),
+        Op::ExpertsGated { .. } => check.experts_gated(),
         Op::ExpertsDown => {
             check.count(2, 1)?;
             let x = check.input_dims(0, 3)?;
@@ -159,6 +106,71 @@ impl<'a> Check<'a> {
             total += n;
         }
         Ok(vec![self.outer(0), Dim::Fixed(total)])
+    }
+
+    /// `[T, heads, D]` and positions.
+    fn rope(&self, rope: RopeId) -> Result<Vec<Dim>, GraphError> {
+        self.count(2, 0)?;
+        let dims = self.input_dims(0, 3)?.to_vec();
+        let rotated = self.graph.rope(rope).dims;
+        match dims[2].fixed() {
+            Some(head) if head >= rotated && rotated.is_multiple_of(2) => Ok(dims),
+            _ => Err(self.wrong("head", dims[2].to_string(), format!("at least {rotated}, even"))),
+        }
+    }
+
+    /// q, k and v, against their cache.
+    fn attention(&self, cache: CacheId) -> Result<Vec<Dim>, GraphError> {
+        self.count(3, 0)?;
+        let spec = self.graph.cache(cache);
+        let q = self.input_dims(0, 3)?.to_vec();
+        self.shape(
+            "k",
+            1,
+            &[q[0], Dim::Fixed(spec.kv_heads), Dim::Fixed(spec.key_dim)],
+        )?;
+        self.shape(
+            "v",
+            2,
+            &[q[0], Dim::Fixed(spec.kv_heads), Dim::Fixed(spec.value_dim)],
+        )?;
+        self.equal("q head", q[2], Dim::Fixed(spec.key_dim))?;
+        match q[1].fixed() {
+            Some(heads) if spec.kv_heads > 0 && heads.is_multiple_of(spec.kv_heads) => {
+                Ok(vec![q[0], q[1], Dim::Fixed(spec.value_dim)])
+            }
+            _ => Err(self.wrong(
+                "heads",
+                q[1].to_string(),
+                format!("a multiple of {}", spec.kv_heads),
+            )),
+        }
+    }
+
+    /// Router logits to ids and weights.
+    fn route(&self, top_k: usize) -> Result<Vec<Dim>, GraphError> {
+        if self.weights.len() > 1 {
+            self.count(1, 1)?;
+        }
+        let logits = self.input_dims(0, 2)?;
+        match logits[1].fixed() {
+            Some(experts) if (1..=experts).contains(&top_k) => Ok(vec![logits[0], Dim::Fixed(2 * top_k)]),
+            _ => Err(self.wrong("top_k", top_k.to_string(), format!("1 to {}", logits[1]))),
+        }
+    }
+
+    /// Gate and up products of the chosen experts.
+    fn experts_gated(&self) -> Result<Vec<Dim>, GraphError> {
+        self.count(2, 2)?;
+        let x = self.input_dims(0, 2)?;
+        let routes = self.input_dims(1, 2)?;
+        let (gate, up) = (self.weight_dims(0, 3)?, self.weight_dims(1, 3)?);
+        self.equal("input", x[1], Dim::Fixed(gate[2]))?;
+        if gate != up {
+            return Err(self.wrong("up", format!("{up:?}"), format!("{gate:?}")));
+        }
+        let slots = routes[1].fixed().expect("inner dimensions are fixed") / 2;
+        Ok(vec![x[0], Dim::Fixed(slots), Dim::Fixed(gate[1])])
     }
 
     /// Checks that input `input` is `[.., K]` for the matrix `weight` `[N, K]`; returns N.

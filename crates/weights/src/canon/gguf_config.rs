@@ -194,6 +194,17 @@ impl Keys<'_> {
             ),
         ];
         config.extend(entries.map(|(key, value)| (key.to_owned(), value)));
+        self.feed_forward(config)?;
+        Ok(GgufShape {
+            head_dim,
+            query_heads: heads,
+            kv_heads,
+            paired_rows,
+            sandwich_norms: false,
+        })
+    }
+
+    fn feed_forward(&self, config: &mut Map<String, Value>) -> Result<(), LoadError> {
         let inner = self.usize("feed_forward_length")?;
         if self.architecture != "qwen3moe" {
             config.insert(
@@ -212,13 +223,7 @@ impl Keys<'_> {
             "silu"
         };
         config.insert(activation.into(), name.into());
-        Ok(GgufShape {
-            head_dim,
-            query_heads: heads,
-            kv_heads,
-            paired_rows,
-            sandwich_norms: false,
-        })
+        Ok(())
     }
 
     fn rope(&self, config: &mut Map<String, Value>, divisors: Option<Vec<f32>>) -> Result<(), LoadError> {
