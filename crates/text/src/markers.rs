@@ -157,6 +157,9 @@ fn stands_alone(text: &str, range: &Range<usize>) -> bool {
 mod tests {
     use super::*;
 
+    /// A text, and start, end and id of what is found in it.
+    type Case = (&'static str, &'static [(usize, usize, u32)]);
+
     fn marker(text: &str, id: u32) -> Marker {
         Marker {
             text: text.into(),
@@ -175,7 +178,7 @@ mod tests {
             marker("a", 3),
             marker("<a>", 9),
         ]);
-        let cases: [(&str, &[(usize, usize, u32)]); 5] = [
+        let cases: [Case; 5] = [
             ("", &[]),
             ("<a>", &[(0, 3, 1)]),
             ("<a>b<a>", &[(0, 4, 2), (4, 7, 1)]),
@@ -208,7 +211,7 @@ mod tests {
                 ..marker("w", 3)
             },
         ]);
-        let cases: [(&str, &[(usize, usize, u32)]); 4] = [
+        let cases: [Case; 4] = [
             ("a  <l> b", &[(1, 6, 1)]),
             ("a <r>  b", &[(2, 7, 2)]),
             ("w aw w_ w", &[(0, 1, 3), (8, 9, 3)]),

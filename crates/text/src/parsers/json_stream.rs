@@ -192,9 +192,7 @@ impl JsonStream {
     }
 
     fn end_bare(&mut self) -> Result<(), NotJson> {
-        let word = self
-            .held
-            .trim_start_matches(|c: char| matches!(c, ' ' | '\t' | '\n' | '\r'));
+        let word = self.held.trim_start_matches([' ', '\t', '\n', '\r']);
         // The key and colon of an object's member are held as well.
         let word = word.rsplit(|c: char| !is_bare(c)).next().unwrap_or("");
         match serde_json::from_str::<serde_json::Value>(word) {
@@ -304,7 +302,8 @@ mod tests {
 
     #[test]
     fn ends_where_the_value_ends() {
-        let cases: [(&str, Result<(usize, bool), NotJson>); 20] = [
+        type Outcome = Result<(usize, bool), NotJson>;
+        let cases: [(&str, Outcome); 20] = [
             (r#"{"a": [1, 2.5e3, "x\"}"], "b": {}} tail"#, Ok((34, true))),
             (r#""x" y"#, Ok((3, true))),
             ("12,", Ok((2, true))),

@@ -113,7 +113,10 @@ fn thinking(inside: bool) -> Case {
     }
 }
 
-fn check(case: &Case, table: &[(&str, &str, &[(&str, &str)])]) {
+/// A text, the content that is left, names and arguments of the calls.
+type Row<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)]);
+
+fn check(case: &Case, table: &[Row<'_>]) {
     for (text, content, calls) in table {
         let got = case.parse(text);
         let want: Vec<_> = calls

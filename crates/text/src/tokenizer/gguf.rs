@@ -151,14 +151,17 @@ fn pre_tokenizer(row: &pre::PreTokenizer) -> Result<PreTokenizerWrapper, TextErr
 }
 
 fn merges(vocab: &GgufVocab) -> Result<Vec<(String, String)>, TextError> {
+    let longest = vocab.tokens.iter().map(String::len).max().unwrap_or(0);
     let split = |(i, merge): (usize, &String)| {
-        // The first character may itself be a blank in vocabularies that do not map bytes; ours do.
+        let wrong =
+            |what: &str| TextError::tokenizer(format!("tokenizer.ggml.merges[{i}] is {merge:?}, {what}"));
+        // Byte-level vocabularies spell a blank otherwise: the first one is the border.
         let at = merge.find(' ').filter(|&at| at > 0 && at + 1 < merge.len());
-        let at = at.ok_or_else(|| {
-            TextError::tokenizer(format!(
-                "tokenizer.ggml.merges[{i}] is {merge:?}, not \"left right\""
-            ))
-        })?;
+        let at = at.ok_or_else(|| wrong("not \"left right\""))?;
+        if merge.len() - 1 > longest {
+            // The library's buffer is as long as the longest token: it would panic.
+            return Err(wrong("which makes a longer token than there is"));
+        }
         Ok((merge[..at].to_owned(), merge[at + 1..].to_owned()))
     };
     vocab.merges.iter().enumerate().map(split).collect()

@@ -10,7 +10,7 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 
 use super::bytes::{Spelling, TokenBytes, byte_token};
 use super::pipeline::{HubPipeline, Pipeline};
-use super::{Parts, TokenKind, Tokenizer};
+use super::{Parts, TokenKind, Tokenizer, model_check};
 use crate::TextError;
 use crate::markers::{Marker, Markers};
 
@@ -65,7 +65,7 @@ pub(super) fn load(files: HubFiles<'_>) -> Result<Tokenizer, TextError> {
         .generation_config
         .map_or(Ok(Value::Null), |c| parse("generation_config.json", c))?;
     let spelling = spelling(&file.decoder, &file.pre_tokenizer)?;
-    check_model(file.model.get())?;
+    model_check::check(file.model.get())?;
     let model: ModelWrapper = serde_json::from_str(file.model.get())
         .map_err(|e| TextError::tokenizer(format!("tokenizer.json: model: {}", e.to_string().trim_end())))?;
 
@@ -120,28 +120,6 @@ pub(super) fn load(files: HubFiles<'_>) -> Result<Tokenizer, TextError> {
         })),
     }
     .finish()
-}
-
-/// What must be known of a model before its reader sees it.
-#[derive(Deserialize)]
-struct ModelHead {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    continuing_subword_prefix: Option<String>,
-}
-
-/// The reader of BPE models cuts such a prefix off each merge without looking whether it is there, and panics where it is
-/// not. No byte-level or SentencePiece vocabulary has one.
-fn check_model(text: &str) -> Result<(), TextError> {
-    let head: ModelHead = parse("tokenizer.json: model", text.as_bytes())?;
-    match head.continuing_subword_prefix {
-        Some(prefix) if !prefix.is_empty() && head.kind.as_deref() != Some("WordPiece") => {
-            Err(TextError::tokenizer(format!(
-                "tokenizer.json: model: continuing_subword_prefix is {prefix:?}; supported: none"
-            )))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn parse<'a, T: Deserialize<'a>>(name: &str, bytes: &'a [u8]) -> Result<T, TextError> {

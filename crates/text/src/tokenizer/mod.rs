@@ -6,6 +6,7 @@
 mod bytes;
 mod gguf;
 mod hub;
+mod model_check;
 mod pipeline;
 mod pre;
 mod spm;

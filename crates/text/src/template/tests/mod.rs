@@ -1,6 +1,8 @@
 mod quoting;
 mod sources;
 
+use std::sync::LazyLock;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -9,18 +11,21 @@ use sources::{ALTERNATING, CHATML, DUMPED, ITEMS, PARTS, THINKING};
 
 const TINY: &[u8] = include_bytes!("../../../../../goldens/text/tiny.tokenizer.json");
 
-fn tokenizer() -> Tokenizer {
-    let config = br#"{"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}"#;
-    Tokenizer::from_hub(HubFiles {
-        tokenizer_json: TINY,
-        tokenizer_config: Some(config),
-        generation_config: None,
-    })
-    .expect("loads")
+fn tokenizer() -> &'static Tokenizer {
+    static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
+        let config = br#"{"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}"#;
+        let files = HubFiles {
+            tokenizer_json: TINY,
+            tokenizer_config: Some(config),
+            generation_config: None,
+        };
+        Tokenizer::from_hub(files).expect("loads")
+    });
+    &TOKENIZER
 }
 
 fn template(source: &str) -> ChatTemplate {
-    ChatTemplate::parse(source, "test", &tokenizer()).expect("parses")
+    ChatTemplate::parse(source, "test", tokenizer()).expect("parses")
 }
 
 fn input(messages: &Value) -> ChatInput<'_> {
@@ -488,7 +493,7 @@ fn limits() {
     let deep = "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}";
     assert!(render(deep, messages.clone()).is_err());
     let nested = format!("{}{}", "{% if true %}".repeat(5000), "{% endif %}".repeat(5000));
-    assert!(ChatTemplate::parse(&nested, "deep", &tokenizer()).is_err() || render(&nested, messages).is_ok());
+    assert!(ChatTemplate::parse(&nested, "deep", tokenizer()).is_err() || render(&nested, messages).is_ok());
 }
 
 /// P25 (c) and (e).
@@ -496,7 +501,7 @@ fn limits() {
 fn where_templates_come_from() {
     let named = br#"{"chat_template": [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools {{ tools|length }}"}]}"#;
     let list = templates_from_tokenizer_config(named).expect("parses");
-    let template = ChatTemplate::parse_named(&list, "tokenizer_config.json", &tokenizer()).expect("parses");
+    let template = ChatTemplate::parse_named(&list, "tokenizer_config.json", tokenizer()).expect("parses");
     let (messages, tools) = (
         json!([{"role": "user", "content": "x"}]),
         json!([{"type": "function", "function": {"name": "f"}}]),
@@ -547,7 +552,7 @@ fn where_templates_come_from() {
     ];
     for (source, line, column) in cases {
         let error =
-            ChatTemplate::parse(source, "chat_template.jinja", &tokenizer()).expect_err("does not parse");
+            ChatTemplate::parse(source, "chat_template.jinja", tokenizer()).expect_err("does not parse");
         match &error {
             TextError::TemplateSyntax {
                 name,
