@@ -418,3 +418,15 @@ fn a_vocabulary_without_an_end_is_refused() {
         .unwrap_or_default();
     assert!(message.contains("end token"), "{message}");
 }
+
+/// The engine's thread takes matchers; requests share the rest.
+#[test]
+fn crosses_threads() {
+    fn send<T: Send>() {}
+    fn sync<T: Send + Sync>() {}
+    send::<Matcher>();
+    sync::<GrammarFactory>();
+    sync::<Tokenizer>();
+    sync::<crate::ChatTemplate>();
+    send::<Box<dyn parsers::OutputParser>>();
+}
