@@ -13,7 +13,7 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 use super::act::CHUNK;
-use super::tile::TileOut;
+use super::tile::{TileOut, prefetch_block};
 use crate::dot::BlockFormat;
 use crate::pack::{GROUP_BYTES, TILE_ROWS};
 use crate::quantise::{ActTile, MINUS_HALVES, SCALE, SCALED_SUM};
@@ -71,6 +71,7 @@ unsafe fn unpack<F: BlockFormat>(tile: *const u8, units: usize, panel: *mut u8) 
             // SAFETY: the caller's contract.
             unsafe {
                 let at = tile.add(unit * F::UNIT_BYTES);
+                prefetch_block::<Avx512, F>(at, block);
                 let codes = F::codes::<Avx512>(at, block);
                 let offset = Avx512::splat(F::OFFSET);
                 for (g, code) in codes.iter().enumerate() {
@@ -186,13 +187,15 @@ unsafe fn rows<const SCALES: usize, const MIN: bool, const R: usize>(
                 multiply(pair + 1, buffers.add((pair + 1) % 2));
             }
             let products = buffers.add(pair % 2).cast::<[[i32; TILE_ROWS]; CHUNK]>();
-            for i in 0..2 {
-                let block = pair * blocks_per_pair + if SCALES == 1 { i } else { 0 };
-                let half = if SCALES == 1 { 0 } else { i };
-                let planes = act.planes.add(block * 16);
-                let at = panel.add(block * record + CODE_BYTES + LINE * half);
-                let products = products.add(i).cast::<i32>();
-                scale_products::<SCALES, MIN, R>(&mut acc, products, at, planes, act.plane, half);
+            let first = pair * blocks_per_pair;
+            let scales = panel.add(first * record + CODE_BYTES);
+            let planes = act.planes.add(first * 16);
+            if SCALES == 1 {
+                scale_block::<MIN, R>(&mut acc, products.cast(), scales, planes, act.plane);
+                let (scales, planes) = (scales.add(record), planes.add(16));
+                scale_block::<MIN, R>(&mut acc, products.add(1).cast(), scales, planes, act.plane);
+            } else {
+                scale_halves::<MIN, R>(&mut acc, products, scales, planes, act.plane);
             }
         }
         for (r, acc) in acc.iter().enumerate() {
@@ -247,24 +250,23 @@ unsafe fn multiply_pair(
     }
 }
 
-/// The steps of the vector kernels for `R` rows of one block, or half of one.
+/// The steps of the vector kernels for `R` rows of one block with one scale.
 ///
 /// # Safety
 /// As [`chunk`].
 #[inline(always)]
-unsafe fn scale_products<const SCALES: usize, const MIN: bool, const R: usize>(
+unsafe fn scale_block<const MIN: bool, const R: usize>(
     acc: &mut [__m512; R],
     products: *const i32,
     scales: *const u8,
     planes: *const f32,
     plane: usize,
-    half: usize,
 ) {
     // SAFETY: the caller's contract.
     unsafe {
         let scale = _mm512_load_ps(scales.cast());
         let min = if MIN {
-            _mm512_load_ps(scales.add(LINE * SCALES).cast())
+            _mm512_load_ps(scales.add(LINE).cast())
         } else {
             scale
         };
@@ -273,14 +275,45 @@ unsafe fn scale_products<const SCALES: usize, const MIN: bool, const R: usize>(
             let scale_x = Avx512::splat_at(planes.add(SCALE * plane + r));
             *acc = _mm512_fmadd_ps(dot, _mm512_mul_ps(scale, scale_x), *acc);
             if MIN {
-                let sum = if SCALES == 2 {
-                    let minus = planes.add(MINUS_HALVES[half] * plane + r).cast();
-                    let minus = _mm512_cvtepi32_ps(Avx512::splat_shl(minus, 0));
-                    _mm512_mul_ps(minus, _mm512_mul_ps(scale_x, _mm512_set1_ps(-1.0)))
-                } else {
-                    Avx512::splat_at(planes.add(SCALED_SUM * plane + r))
-                };
+                let sum = Avx512::splat_at(planes.add(SCALED_SUM * plane + r));
                 *acc = _mm512_fmadd_ps(min, sum, *acc);
+            }
+        }
+    }
+}
+
+/// The same for a block with two scales.
+///
+/// # Safety
+/// As [`chunk`].
+#[inline(always)]
+unsafe fn scale_halves<const MIN: bool, const R: usize>(
+    acc: &mut [__m512; R],
+    products: *const [[i32; TILE_ROWS]; CHUNK],
+    scales: *const u8,
+    planes: *const f32,
+    plane: usize,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let scales: *const f32 = scales.cast();
+        let scale = [_mm512_load_ps(scales), _mm512_load_ps(scales.add(16))];
+        let product = |half: usize, r: usize| {
+            let at: *const i32 = products.add(half).cast();
+            _mm512_cvtepi32_ps(_mm512_load_si512(at.add(16 * r).cast()))
+        };
+        for (r, acc) in acc.iter_mut().enumerate() {
+            let first = _mm512_mul_ps(product(0, r), scale[0]);
+            let both = _mm512_fmadd_ps(product(1, r), scale[1], first);
+            let scale_x = Avx512::splat_at(planes.add(SCALE * plane + r));
+            *acc = _mm512_fmadd_ps(both, scale_x, *acc);
+            if MIN {
+                for half in 0..2 {
+                    let minus_sum = planes.add(MINUS_HALVES[half] * plane + r).cast();
+                    let minus_sum = _mm512_cvtepi32_ps(Avx512::splat_shl(minus_sum, 0));
+                    let sum = _mm512_mul_ps(minus_sum, _mm512_mul_ps(scale_x, _mm512_set1_ps(-1.0)));
+                    *acc = _mm512_fmadd_ps(_mm512_load_ps(scales.add(32 + 16 * half)), sum, *acc);
+                }
             }
         }
     }

@@ -6,8 +6,9 @@
 //!
 //! **Each output row is a bitwise function of its input row alone**: not of the number of rows, the list it is in, the
 //! threads, or the instruction set. Integer dot products are exact; f32 sums run over blocks in ascending order with
-//! one sequence of rounded steps: `acc = fma(dot, scale_w * scale_x, acc)`, then, in formats with a constant,
-//! `acc = fma(min_w, scale_x * sum_x, acc)`.
+//! one sequence of rounded steps: `acc = fma(dot, scale_w * scale_x, acc)`, or, with two scales a block,
+//! `acc = fma(fma(dot_1, scale_1, dot_0 * scale_0), scale_x, acc)`; then, in formats with a constant,
+//! `acc = fma(min_w, scale_x * sum_x, acc)` for each scale.
 
 mod act;
 #[cfg(target_arch = "x86_64")]
