@@ -2,7 +2,8 @@
 //!
 //! A *row* is one query head of one token; rows of one sequence that share a key head are numbered token by token. An
 //! [`Item`] is up to [`ROWS_MAX`] neighbouring rows; threads take items from a counter. For each block of
-//! [`BLOCK`] positions, aligned to absolute positions, keys and values are widened once into scratch and used by all rows.
+//! [`BLOCK`] positions, aligned to absolute positions, keys and values are widened once into scratch and used by all
+//! rows; a few rows ([`direct`]) read them from the cache as they go.
 //!
 //! A row's result is a function of its query and the cache alone: blocks are fixed, positions a row does not see get
 //! weight zero, which adds nothing, and a block it does not see at all is skipped. So chunking, batching, threads and
@@ -12,6 +13,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use galvani_graph::{PageId, StepInput, StepSequence};
+
+mod direct;
 
 use super::cache::KvPool;
 use super::rows::Matrix;
@@ -269,13 +272,21 @@ unsafe fn attend_item<S: Lanes>(task: &Task<'_>, item: Item, scratch: &Scratch) 
             if rows.is_empty() {
                 continue;
             }
-            let columns = span.columns_of(&rows, base);
-            load_block::<S>(task, table, head, base, columns, scratch);
-            score::<S>(shape, &span, rows.clone(), base, scratch);
+            if span.count <= direct::ROWS_MAX {
+                direct::score::<S>(task, table, head, &span, rows.clone(), base, scratch);
+            } else {
+                load_keys::<S>(task, table, head, base, span.columns_of(&rows, base), scratch);
+                score::<S>(shape, &span, rows.clone(), base, scratch);
+            }
             for row in rows.clone() {
                 weigh::<S>(shape, span.columns(row, base), row, scratch);
             }
-            gather::<S>(&span, rows, base, scratch);
+            if span.count <= direct::ROWS_MAX {
+                direct::gather::<S>(task, table, head, &span, rows, base, scratch);
+            } else {
+                load_values::<S>(task, table, head, base, span.columns_of(&rows, base), scratch);
+                gather::<S>(&span, rows, base, scratch);
+            }
         }
         store_rows::<S>(task, &span, sequence, head, scratch);
     }
@@ -313,9 +324,15 @@ unsafe fn load_queries<S: Lanes>(
     }
 }
 
-/// Widens the keys and values of the block's `columns`.
+/// Where position `position` lives: page and offset.
+fn place(task: &Task<'_>, table: &[PageId], position: usize) -> (usize, usize) {
+    let page_tokens = task.pool.page_tokens;
+    (table[position / page_tokens].0 as usize, position % page_tokens)
+}
+
+/// Widens the keys of the block's `columns`, in whole groups of 16.
 #[inline(always)]
-unsafe fn load_block<S: Lanes>(
+unsafe fn load_keys<S: Lanes>(
     task: &Task<'_>,
     table: &[PageId],
     head: usize,
@@ -323,21 +340,36 @@ unsafe fn load_block<S: Lanes>(
     columns: Range<usize>,
     scratch: &Scratch,
 ) {
-    let page_tokens = task.pool.page_tokens;
     for group in columns.start / LANES..columns.end.div_ceil(LANES) {
         let column = group * LANES;
-        let (page, offset) = ((base + column) / page_tokens, (base + column) % page_tokens);
-        let page = table[page].0 as usize;
-        // Rows past the sequence's end were never written for it, and nobody gives them weight.
-        let rows = columns.start.max(column)..columns.end.min(column + LANES);
-        // SAFETY: pages are a multiple of 16 positions, so a group lies in one page; scratch has BLOCK columns and rows.
+        let (page, offset) = place(task, table, base + column);
+        // SAFETY: pages are a multiple of 16 positions, so a group lies in one page; scratch has BLOCK columns.
         unsafe {
             task.pool
-                .load_keys::<S>(page, offset, head, scratch.keys.add(column), BLOCK);
+                .load_keys::<S>(page, offset, head, scratch.keys.add(column), BLOCK)
+        };
+    }
+}
+
+/// Widens the values of the block's `columns`.
+#[inline(always)]
+unsafe fn load_values<S: Lanes>(
+    task: &Task<'_>,
+    table: &[PageId],
+    head: usize,
+    base: usize,
+    columns: Range<usize>,
+    scratch: &Scratch,
+) {
+    for group in columns.start / LANES..columns.end.div_ceil(LANES) {
+        // Rows past the sequence's end were never written for it, and nobody gives them weight.
+        let rows = columns.start.max(group * LANES)..columns.end.min((group + 1) * LANES);
+        let (page, offset) = place(task, table, base + rows.start);
+        // SAFETY: pages are a multiple of 16 positions, so the rows lie in one page; scratch has BLOCK rows.
+        unsafe {
             let to = scratch.values.add(rows.start * scratch.value_stride);
-            let first = offset + rows.start - column;
             task.pool
-                .load_values::<S>(page, first, rows.len(), head, to, scratch.value_stride);
+                .load_values::<S>(page, offset, rows.len(), head, to, scratch.value_stride);
         }
     }
 }

@@ -19,6 +19,13 @@ pub(crate) enum CacheType {
     F16,
 }
 
+/// Numbers in the pool, to be widened when read.
+#[derive(Clone, Copy)]
+pub(crate) struct Stored {
+    start: *const u8,
+    kind: CacheType,
+}
+
 /// All pages of one layer.
 pub(crate) struct KvPool {
     bytes: AlignedBytes,
@@ -104,6 +111,27 @@ impl KvPool {
         }
     }
 
+    /// The 16-position key group at `offset` (a multiple of 16) of `page`: `[key_dim][16]`.
+    pub(crate) fn keys(&self, page: usize, head: usize, offset: usize) -> Stored {
+        self.stored(self.key_at(page, head, offset))
+    }
+
+    /// The value row at `offset` of `page`; the next position's follows.
+    pub(crate) fn values(&self, page: usize, head: usize, offset: usize) -> Stored {
+        self.stored(self.value_at(page, head, offset))
+    }
+
+    fn stored(&self, index: usize) -> Stored {
+        assert!(
+            (index + 1) * self.kind.bytes() <= self.bytes.len(),
+            "inside the pool"
+        );
+        Stored {
+            start: self.bytes.as_ptr().wrapping_add(index * self.kind.bytes()),
+            kind: self.kind,
+        }
+    }
+
     /// Widens the keys of 16 positions from `offset` of `page` into columns `0 .. 16` of `to`, `[key_dim]` rows of
     /// `stride` numbers.
     ///
@@ -118,23 +146,10 @@ impl KvPool {
         to: *mut f32,
         stride: usize,
     ) {
-        let at = self.key_at(page, head, offset);
-        // SAFETY: a whole group lies inside the pool.
-        unsafe {
-            match self.kind {
-                CacheType::F32 => {
-                    let from = self.bytes.as_ptr().cast::<f32>().add(at);
-                    for i in 0..self.key_dim {
-                        S::store(to.add(i * stride), S::load(from.add(i * LANES)));
-                    }
-                }
-                CacheType::F16 => {
-                    let from = self.bytes.as_ptr().cast::<u16>().add(at);
-                    for i in 0..self.key_dim {
-                        S::store(to.add(i * stride), S::load_half(from.add(i * LANES)));
-                    }
-                }
-            }
+        let keys = self.keys(page, head, offset);
+        for i in 0..self.key_dim {
+            // SAFETY: a whole group lies inside the pool.
+            unsafe { S::store(to.add(i * stride), keys.load::<S>(i * LANES)) };
         }
     }
 
@@ -153,20 +168,33 @@ impl KvPool {
         to: *mut f32,
         stride: usize,
     ) {
-        let at = self.value_at(page, head, offset);
-        // SAFETY: the rows lie inside the pool; the last vector of the last row may reach into the slack.
+        let values = self.values(page, head, offset);
+        for row in 0..count {
+            for i in (0..self.value_dim).step_by(LANES) {
+                // SAFETY: the rows lie inside the pool; the last vector of the last row may reach into the slack.
+                unsafe {
+                    S::store(
+                        to.add(row * stride + i),
+                        values.load::<S>(row * self.value_dim + i),
+                    )
+                };
+            }
+        }
+    }
+}
+
+impl Stored {
+    /// Sixteen numbers from `index` on.
+    ///
+    /// # Safety
+    /// They lie inside the pool (or its slack); the set of `S` is available.
+    #[inline(always)]
+    pub(crate) unsafe fn load<S: Lanes>(self, index: usize) -> S::V {
+        // SAFETY: passed on from the caller.
         unsafe {
-            for row in 0..count {
-                let (from, to) = (at + row * self.value_dim, to.add(row * stride));
-                let mut i = 0;
-                while i < self.value_dim {
-                    let v = match self.kind {
-                        CacheType::F32 => S::load(self.bytes.as_ptr().cast::<f32>().add(from + i)),
-                        CacheType::F16 => S::load_half(self.bytes.as_ptr().cast::<u16>().add(from + i)),
-                    };
-                    S::store(to.add(i), v);
-                    i += LANES;
-                }
+            match self.kind {
+                CacheType::F32 => S::load(self.start.cast::<f32>().add(index)),
+                CacheType::F16 => S::load_half(self.start.cast::<u16>().add(index)),
             }
         }
     }
