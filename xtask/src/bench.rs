@@ -77,29 +77,50 @@ fn llamacpp() -> Result<(PathBuf, PathBuf), String> {
     let package = folder.join("node_modules/@node-llama-cpp/linux-x64");
     if !package.is_dir() {
         std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        run(Command::new("npm").args(["install", "--no-audit", "--no-fund", "--prefix"]).arg(&folder).arg(LLAMACPP))?;
+        run(Command::new("npm")
+            .args(["install", "--no-audit", "--no-fund", "--prefix"])
+            .arg(&folder)
+            .arg(LLAMACPP))?;
     }
-    let libraries = find_library(&package, 4).ok_or_else(|| format!("no libllama in {}", package.display()))?;
+    let libraries =
+        find_library(&package, 4).ok_or_else(|| format!("no libllama in {}", package.display()))?;
     Ok((python, libraries))
 }
 
 /// The folder that holds `libllama*`.
 fn find_library(folder: &Path, depth: usize) -> Option<PathBuf> {
-    let items: Vec<_> = std::fs::read_dir(folder).ok()?.flatten().map(|item| item.path()).collect();
-    let is_library = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libllama."));
+    let items: Vec<_> = std::fs::read_dir(folder)
+        .ok()?
+        .flatten()
+        .map(|item| item.path())
+        .collect();
+    let is_library = |path: &PathBuf| {
+        path.file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("libllama."))
+    };
     if items.iter().any(is_library) {
         return Some(folder.to_owned());
     }
     let folders = items.iter().filter(|path| path.is_dir());
-    if depth == 0 { None } else { folders.into_iter().find_map(|path| find_library(path, depth - 1)) }
+    if depth == 0 {
+        None
+    } else {
+        folders.into_iter().find_map(|path| find_library(path, depth - 1))
+    }
 }
 
 fn beside(setup: &Setup, flags: &Flags) -> Outcome {
     let rounds = flags.number("rounds", 5)?;
     let threads: Vec<&str> = flags.text("threads").unwrap_or("1,2").split(',').collect();
     let cases = [
-        Case { name: "pp", count: flags.number("prefill", 512)? },
-        Case { name: "tg", count: flags.number("decode", 128)? },
+        Case {
+            name: "pp",
+            count: flags.number("prefill", 512)?,
+        },
+        Case {
+            name: "tg",
+            count: flags.number("decode", 128)?,
+        },
     ];
     let mut rates: BTreeMap<(String, String, Who), Vec<f64>> = BTreeMap::new();
     let mut memory: BTreeMap<Who, f64> = BTreeMap::new();
@@ -107,9 +128,18 @@ fn beside(setup: &Setup, flags: &Flags) -> Outcome {
         for thread_count in &threads {
             for case in cases.iter().filter(|case| case.count > 0) {
                 for who in [Who::Galvani, Who::LlamaCpp, Who::OpenVino] {
-                    let Some(result) = measure(setup, who, thread_count, case)? else { continue };
-                    eprintln!("round {round}: {who:?} {}{} with {thread_count}: {:.1}", case.name, case.count, result.0);
-                    let key = ((*thread_count).to_owned(), format!("{}{}", case.name, case.count), who);
+                    let Some(result) = measure(setup, who, thread_count, case)? else {
+                        continue;
+                    };
+                    eprintln!(
+                        "round {round}: {who:?} {}{} with {thread_count}: {:.1}",
+                        case.name, case.count, result.0
+                    );
+                    let key = (
+                        (*thread_count).to_owned(),
+                        format!("{}{}", case.name, case.count),
+                        who,
+                    );
                     rates.entry(key).or_default().push(result.0);
                     let peak = memory.entry(who).or_default();
                     *peak = peak.max(result.1);
@@ -126,23 +156,48 @@ fn measure(setup: &Setup, who: Who, threads: &str, case: &Case) -> Result<Option
     let peers = root().join("xtask/peers");
     let mut command = match who {
         Who::Galvani => {
-            let (prefill, decode) = if case.name == "pp" { (count.as_str(), "0") } else { ("0", count.as_str()) };
+            let (prefill, decode) = if case.name == "pp" {
+                (count.as_str(), "0")
+            } else {
+                ("0", count.as_str())
+            };
             let mut command = Command::new(&setup.binary);
-            command.args(["bench", "--quiet", "--output", "json", "--repetitions", "2", "--threads", threads]);
-            command.args(["--prefill", prefill, "--decode", decode, "--model"]).arg(&setup.model);
+            command.args([
+                "bench",
+                "--quiet",
+                "--output",
+                "json",
+                "--repetitions",
+                "2",
+                "--threads",
+                threads,
+            ]);
+            command
+                .args(["--prefill", prefill, "--decode", decode, "--model"])
+                .arg(&setup.model);
             command
         }
         Who::LlamaCpp => {
-            let Some((python, libraries)) = &setup.llamacpp else { return Ok(None) };
+            let Some((python, libraries)) = &setup.llamacpp else {
+                return Ok(None);
+            };
             let mut command = Command::new(python);
-            command.arg(peers.join("llamacpp.py")).arg(libraries).arg(&setup.model);
+            command
+                .arg(peers.join("llamacpp.py"))
+                .arg(libraries)
+                .arg(&setup.model);
             command.args([threads, case.name, &count, "2"]);
             command
         }
         Who::OpenVino => {
-            let Some(python) = &setup.openvino else { return Ok(None) };
+            let Some(python) = &setup.openvino else {
+                return Ok(None);
+            };
             let mut command = Command::new(python);
-            command.arg(peers.join("genai.py")).arg(&setup.model).args([threads, case.name, &count, "2"]);
+            command
+                .arg(peers.join("genai.py"))
+                .arg(&setup.model)
+                .args([threads, case.name, &count, "2"]);
             command
         }
     };
@@ -154,11 +209,20 @@ fn measure(setup: &Setup, who: Who, threads: &str, case: &Case) -> Result<Option
             return Ok(None);
         }
     };
-    let line = text.lines().rev().find(|line| line.starts_with('{')).ok_or("a measurement printed no JSON")?;
+    let line = text
+        .lines()
+        .rev()
+        .find(|line| line.starts_with('{'))
+        .ok_or("a measurement printed no JSON")?;
     let value: Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
-    let rate = value["tok_s"].as_f64().or(value["rows"][0]["tokens_per_second"].as_f64());
-    let peak = value["peak_mib"].as_f64().or(value["peak_bytes"].as_f64().map(|bytes| bytes / f64::from(1 << 20)));
-    rate.map(|rate| Some((rate, peak.unwrap_or(0.0)))).ok_or_else(|| format!("no rate in {line}"))
+    let rate = value["tok_s"]
+        .as_f64()
+        .or(value["rows"][0]["tokens_per_second"].as_f64());
+    let peak = value["peak_mib"].as_f64().or(value["peak_bytes"]
+        .as_f64()
+        .map(|bytes| bytes / f64::from(1 << 20)));
+    rate.map(|rate| Some((rate, peak.unwrap_or(0.0))))
+        .ok_or_else(|| format!("no rate in {line}"))
 }
 
 fn report(
@@ -169,19 +233,29 @@ fn report(
 ) -> Outcome {
     let name = setup.model.file_name().unwrap_or_default().to_string_lossy();
     println!("\n{name}, medians of interleaved rounds, tokens a second\n");
-    println!("| threads | test | galvani | llama.cpp | ratio | OpenVINO | ratio |\n|---|---|---|---|---|---|---|");
+    println!(
+        "| threads | test | galvani | llama.cpp | ratio | OpenVINO | ratio |\n|---|---|---|---|---|---|---|"
+    );
     let mut rows = Vec::new();
     for (threads, test, who) in rates.keys() {
         if *who != Who::Galvani {
             continue;
         }
-        let of = |who: Who| rates.get(&(threads.clone(), test.clone(), who)).map(|list| median(list));
+        let of = |who: Who| {
+            rates
+                .get(&(threads.clone(), test.clone(), who))
+                .map(|list| median(list))
+        };
         let ours = of(Who::Galvani).unwrap_or(0.0);
         let cell = |who: Who| match of(who) {
             Some(theirs) => format!("{theirs:.1} | {:.2}", ours / theirs),
             None => "- | -".to_owned(),
         };
-        println!("| {threads} | {test} | {ours:.1} | {} | {} |", cell(Who::LlamaCpp), cell(Who::OpenVino));
+        println!(
+            "| {threads} | {test} | {ours:.1} | {} | {} |",
+            cell(Who::LlamaCpp),
+            cell(Who::OpenVino)
+        );
         rows.push(json!({"threads": threads, "test": test, "galvani": ours,
                          "llamacpp": of(Who::LlamaCpp), "openvino": of(Who::OpenVino)}));
     }

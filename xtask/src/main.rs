@@ -27,11 +27,13 @@ fn main() -> ExitCode {
         Some("test") => test::test(),
         Some("bench") => bench::bench(rest),
         Some("soak") => soak::soak(rest),
-        Some("fuzz") => program::cargo(&[
-            &["run", "--release", "--manifest-path", "fuzz/Cargo.toml", "--"],
-            &rest.iter().map(String::as_str).collect::<Vec<_>>()[..],
-        ]
-        .concat()),
+        Some("fuzz") => program::cargo(
+            &[
+                &["run", "--release", "--manifest-path", "fuzz/Cargo.toml", "--"],
+                &rest.iter().map(String::as_str).collect::<Vec<_>>()[..],
+            ]
+            .concat(),
+        ),
         Some("help" | "--help" | "-h") => {
             println!("{HELP}");
             Ok(())

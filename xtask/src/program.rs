@@ -8,8 +8,12 @@ pub type Outcome = Result<(), String>;
 
 /// The repository's root: tasks are run through cargo, which says where this package is.
 pub fn root() -> PathBuf {
-    let package = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from("./xtask"), PathBuf::from);
-    package.parent().map(Path::to_owned).unwrap_or_else(|| PathBuf::from("."))
+    let package =
+        std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from("./xtask"), PathBuf::from);
+    package
+        .parent()
+        .map(Path::to_owned)
+        .unwrap_or_else(|| PathBuf::from("."))
 }
 
 /// Where cargo builds.
@@ -39,13 +43,20 @@ pub fn run(command: &mut Command) -> Outcome {
     let shown = show(command);
     eprintln!("+ {shown}");
     let status = command.status().map_err(|error| format!("{shown}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{shown}: {status}")) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("{shown}: {status}"))
+    }
 }
 
 /// Runs a program and gives what it prints.
 pub fn output(command: &mut Command) -> Result<String, String> {
     let shown = show(command);
-    let output = command.stderr(Stdio::inherit()).output().map_err(|error| format!("{shown}: {error}"))?;
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("{shown}: {error}"))?;
     if !output.status.success() {
         return Err(format!("{shown}: {}", output.status));
     }
@@ -55,25 +66,38 @@ pub fn output(command: &mut Command) -> Result<String, String> {
 /// Whether a program is there.
 pub fn exists(program: &str) -> bool {
     let mut probe = Command::new(program);
-    probe.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    probe
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     probe.status().is_ok_and(|status| status.success())
 }
 
 fn show(command: &Command) -> String {
     let parts = std::iter::once(command.get_program()).chain(command.get_args());
-    parts.map(|part| part.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    parts
+        .map(|part| part.to_string_lossy().into_owned())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// A Python environment with pinned packages, made once in `folder`; gives its interpreter.
 pub fn python_environment(folder: &Path, packages: &[&str]) -> Result<PathBuf, String> {
-    let python = folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
+    let python = folder.join(if cfg!(windows) {
+        "Scripts/python.exe"
+    } else {
+        "bin/python"
+    });
     let stamp = folder.join("installed");
     let wanted = packages.join("\n");
     if std::fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
         return Ok(python);
     }
     run(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
-    run(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(packages))?;
+    run(Command::new(&python)
+        .args(["-m", "pip", "install", "--quiet"])
+        .args(packages))?;
     std::fs::write(&stamp, wanted).map_err(|error| format!("{}: {error}", stamp.display()))?;
     Ok(python)
 }
@@ -94,7 +118,10 @@ impl Flags {
                 let value = rest.next().ok_or_else(|| format!("--{name} needs a value"))?;
                 found.push((name.to_owned(), Some(value.clone())));
             } else {
-                return Err(format!("unknown flag {argument}; known: --{}", [values, switches].concat().join(", --")));
+                return Err(format!(
+                    "unknown flag {argument}; known: --{}",
+                    [values, switches].concat().join(", --")
+                ));
             }
         }
         Ok(Self(found))
@@ -107,14 +134,20 @@ impl Flags {
 
     /// A value.
     pub fn text(&self, name: &str) -> Option<&str> {
-        self.0.iter().rev().find(|(found, _)| found == name).and_then(|(_, value)| value.as_deref())
+        self.0
+            .iter()
+            .rev()
+            .find(|(found, _)| found == name)
+            .and_then(|(_, value)| value.as_deref())
     }
 
     /// A number, or its default.
     pub fn number(&self, name: &str, default: u64) -> Result<u64, String> {
         match self.text(name) {
             None => Ok(default),
-            Some(text) => text.parse().map_err(|_| format!("--{name}: got `{text}`, allowed: a number")),
+            Some(text) => text
+                .parse()
+                .map_err(|_| format!("--{name}: got `{text}`, allowed: a number")),
         }
     }
 }

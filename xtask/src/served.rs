@@ -38,7 +38,10 @@ impl Served {
             }
         });
         let address = receive.recv_timeout(patience);
-        let mut served = Self { child, address: String::new() };
+        let mut served = Self {
+            child,
+            address: String::new(),
+        };
         served.address = address.map_err(|_| format!("{shown}: it did not say where it listens"))?;
         served.wait_ready(patience)?;
         Ok(served)
@@ -62,7 +65,9 @@ impl Served {
     pub fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+        line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+            .unwrap_or(0)
+            * 1024
     }
 
     /// Asks it to end and waits; the exit must be clean.
@@ -95,11 +100,21 @@ impl Drop for Served {
 pub fn get(address: &str, path: &str) -> Result<(u16, String), String> {
     let head = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     let mut stream = TcpStream::connect(address).map_err(|error| error.to_string())?;
-    stream.set_read_timeout(Some(Duration::from_secs(10))).map_err(|error| error.to_string())?;
-    stream.write_all(head.as_bytes()).map_err(|error| error.to_string())?;
+    stream
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .map_err(|error| error.to_string())?;
+    stream
+        .write_all(head.as_bytes())
+        .map_err(|error| error.to_string())?;
     let mut text = String::new();
-    stream.read_to_string(&mut text).map_err(|error| error.to_string())?;
-    let status = text.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or("no status line")?;
+    stream
+        .read_to_string(&mut text)
+        .map_err(|error| error.to_string())?;
+    let status = text
+        .split(' ')
+        .nth(1)
+        .and_then(|code| code.parse().ok())
+        .ok_or("no status line")?;
     let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     Ok((status, body.to_owned()))
 }

@@ -53,7 +53,9 @@ pub fn soak(arguments: &[String]) -> Outcome {
             });
         }
         while Instant::now() < deadline {
-            std::thread::sleep(Duration::from_secs(5).min(deadline.saturating_duration_since(Instant::now())));
+            std::thread::sleep(
+                Duration::from_secs(5).min(deadline.saturating_duration_since(Instant::now())),
+            );
             sizes.push((start.elapsed(), served.resident()));
         }
     });
@@ -105,16 +107,26 @@ fn growth(sizes: &[(Duration, u64)]) -> (f64, String) {
 /// The share of pages in use, from /metrics.
 fn usage(address: &str) -> Result<f64, String> {
     let (_, body) = get(address, "/metrics")?;
-    let names = ["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "vllm_kv_cache_usage_perc"];
-    let line = body.lines().find(|line| names.iter().any(|name| line.starts_with(name)));
-    let value = line.and_then(|line| line.rsplit(' ').next()).and_then(|value| value.parse().ok());
+    let names = [
+        "vllm:kv_cache_usage_perc",
+        "vllm:gpu_cache_usage_perc",
+        "vllm_kv_cache_usage_perc",
+    ];
+    let line = body
+        .lines()
+        .find(|line| names.iter().any(|name| line.starts_with(name)));
+    let value = line
+        .and_then(|line| line.rsplit(' ').next())
+        .and_then(|value| value.parse().ok());
     value.ok_or_else(|| "no gauge of the key/value pool in /metrics".to_owned())
 }
 
 /// One request: read to its end, or left in the middle.
 fn one(address: &str, dice: &mut Dice, counts: &Counts) -> Result<(), String> {
     let words = 1 + dice.below(200);
-    let prompt: Vec<&str> = (0..words).map(|_| ["river", "stone", "light", "seven", "bird"][dice.below(5) as usize]).collect();
+    let prompt: Vec<&str> = (0..words)
+        .map(|_| ["river", "stone", "light", "seven", "bird"][dice.below(5) as usize])
+        .collect();
     let body = json!({
         "model": "any",
         "messages": [{"role": "user", "content": prompt.join(" ")}],
@@ -129,13 +141,18 @@ fn one(address: &str, dice: &mut Dice, counts: &Counts) -> Result<(), String> {
     body["model"] = Value::String(model);
     let body = body.to_string();
     let mut stream = TcpStream::connect(address).map_err(|error| format!("connect: {error}"))?;
-    stream.set_read_timeout(Some(Duration::from_secs(120))).map_err(|error| error.to_string())?;
+    stream
+        .set_read_timeout(Some(Duration::from_secs(120)))
+        .map_err(|error| error.to_string())?;
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
          content-length: {}\r\nconnection: close\r\n\r\n",
         body.len()
     );
-    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).map_err(|error| error.to_string())?;
+    stream
+        .write_all(head.as_bytes())
+        .and_then(|()| stream.write_all(body.as_bytes()))
+        .map_err(|error| error.to_string())?;
     let mut lines = BufReader::new(stream.try_clone().map_err(|error| error.to_string())?).lines();
     let status = lines.next().and_then(Result::ok).ok_or("no status line")?;
     if status.contains(" 429 ") {
@@ -169,7 +186,9 @@ fn one(address: &str, dice: &mut Dice, counts: &Counts) -> Result<(), String> {
             return Ok(());
         }
     }
-    Err(format!("the stream ended after {events} events without its last one"))
+    Err(format!(
+        "the stream ended after {events} events without its last one"
+    ))
 }
 
 fn model_name(address: &str) -> Result<String, String> {
@@ -179,7 +198,10 @@ fn model_name(address: &str) -> Result<String, String> {
     }
     let (_, body) = get(address, "/v1/models")?;
     let value: Value = serde_json::from_str(&body).map_err(|error| format!("/v1/models: {error}"))?;
-    let name = value["data"][0]["id"].as_str().ok_or("/v1/models names no model")?.to_owned();
+    let name = value["data"][0]["id"]
+        .as_str()
+        .ok_or("/v1/models names no model")?
+        .to_owned();
     Ok(NAME.get_or_init(|| name).clone())
 }
 

@@ -128,8 +128,14 @@ pub fn functions(blanked: &str) -> Vec<(String, usize, usize)> {
     let mut found = Vec::new();
     for at in words(blanked, "fn") {
         let rest = &blanked[at + 2..];
-        let name: String = rest.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-        let Some(stop) = rest.find(['{', ';']) else { continue };
+        let name: String = rest
+            .trim_start()
+            .chars()
+            .take_while(|c| c.is_alphanumeric() || *c == '_')
+            .collect();
+        let Some(stop) = rest.find(['{', ';']) else {
+            continue;
+        };
         if name.is_empty() || rest[stop..].starts_with(';') {
             continue;
         }
@@ -144,7 +150,9 @@ pub fn functions(blanked: &str) -> Vec<(String, usize, usize)> {
 pub fn matches(blanked: &str) -> Vec<(usize, Vec<String>)> {
     let mut found = Vec::new();
     for at in words(blanked, "match") {
-        let Some(open) = head_end(blanked, at) else { continue };
+        let Some(open) = head_end(blanked, at) else {
+            continue;
+        };
         let body = &blanked[open + 1..closing(blanked, open).saturating_sub(1).max(open + 1)];
         found.push((line_of(blanked, at), arms(body)));
     }
@@ -215,7 +223,9 @@ fn arms(body: &str) -> Vec<String> {
 
 /// Whether an expression goes on behind a closing brace.
 fn continues(rest: &[char]) -> bool {
-    rest.iter().find(|c| !c.is_whitespace()).is_some_and(|c| matches!(c, '.' | '?' | ')' | '+' | '*'))
+    rest.iter()
+        .find(|c| !c.is_whitespace())
+        .is_some_and(|c| matches!(c, '.' | '?' | ')' | '+' | '*'))
         || rest.iter().collect::<String>().trim_start().starts_with("else")
 }
 
@@ -242,7 +252,10 @@ mod tests {
     #[test]
     fn functions_and_their_lengths() {
         let text = "fn a() {\n}\ntrait T { fn b(); fn c(&self) -> u8 {\n\n1\n} }\n";
-        let names: Vec<_> = functions(&blank(text)).into_iter().map(|(n, l, c)| (n, l, c)).collect();
+        let names: Vec<_> = functions(&blank(text))
+            .into_iter()
+            .map(|(n, l, c)| (n, l, c))
+            .collect();
         assert_eq!(names, [("a".to_owned(), 1, 2), ("c".to_owned(), 3, 4)]);
     }
 

@@ -22,13 +22,31 @@ pub fn test() -> Outcome {
     };
     step("format", &mut || cargo(&["fmt", "--all", "--check"]))?;
     step("tidy", &mut tidy::tidy)?;
-    step("lints", &mut || cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))?;
+    step("lints", &mut || {
+        cargo(&[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ])
+    })?;
     step("tests", &mut tests)?;
-    let binary = target().join("debug").join(if cfg!(windows) { "galvani.exe" } else { "galvani" });
-    step("binary", &mut || cargo(&["build", "--package", "galvani", "--quiet"]))?;
+    let binary = target()
+        .join("debug")
+        .join(if cfg!(windows) { "galvani.exe" } else { "galvani" });
+    step("binary", &mut || {
+        cargo(&["build", "--package", "galvani", "--quiet"])
+    })?;
     let mut served = None;
     step("server", &mut || {
-        served = Some(Served::start(&binary, &["--quiet", "--context", "2048"], PATIENCE)?);
+        served = Some(Served::start(
+            &binary,
+            &["--quiet", "--context", "2048"],
+            PATIENCE,
+        )?);
         Ok(())
     })?;
     let served = served.expect("the step before succeeded");
@@ -36,7 +54,9 @@ pub fn test() -> Outcome {
     step("openai for Python", &mut || python_client(&url))?;
     if exists("node") && exists("npm") {
         step("node packages", &mut || {
-            run(Command::new("npm").args(["ci", "--no-audit", "--no-fund"]).current_dir(root().join("tests")))
+            run(Command::new("npm")
+                .args(["ci", "--no-audit", "--no-fund"])
+                .current_dir(root().join("tests")))
         })?;
         step("openai for node", &mut || node("clients", &url))?;
         if std::path::Path::new(&chromium()).exists() {
@@ -49,7 +69,11 @@ pub fn test() -> Outcome {
     }
     step("graceful end", &mut {
         let mut served = Some(served);
-        move || served.take().map_or(Ok(()), |served| served.stop(Duration::from_secs(30)))
+        move || {
+            served
+                .take()
+                .map_or(Ok(()), |served| served.stop(Duration::from_secs(30)))
+        }
     })?;
     eprintln!("\nall passed: {}", done.join(", "));
     for reason in skipped {
@@ -69,7 +93,10 @@ fn python_client(url: &str) -> Outcome {
     let clients = root().join("tests/clients");
     let path = clients.join("requirements.txt");
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let packages: Vec<&str> = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    let packages: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .collect();
     let python = python_environment(&target().join("clients-python"), &packages)?;
     run(Command::new(python)
         .args(["-m", "unittest", "-v", "test_openai"])

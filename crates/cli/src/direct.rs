@@ -75,7 +75,10 @@ impl Direct {
         for part in parts {
             let end = part.start + part.tokens.len();
             let page_count = end.div_ceil(page_tokens);
-            assert!(page_count <= self.pages_each, "a sequence of {end} tokens outgrows its pages");
+            assert!(
+                page_count <= self.pages_each,
+                "a sequence of {end} tokens outgrows its pages"
+            );
             let first = part.sequence * self.pages_each;
             let token_start = self.tokens.len() as u32;
             self.sequences.push(StepSequence {
@@ -85,9 +88,11 @@ impl Direct {
                 page_start: self.pages.len() as u32,
                 page_count: page_count as u32,
             });
-            self.pages.extend((first..first + page_count).map(|page| PageId(page as u32)));
+            self.pages
+                .extend((first..first + page_count).map(|page| PageId(page as u32)));
             self.tokens.extend_from_slice(part.tokens);
-            self.positions.extend((part.start..end).map(|position| position as u32));
+            self.positions
+                .extend((part.start..end).map(|position| position as u32));
             let stop = self.tokens.len() as u32;
             self.rows.extend(stop - part.rows as u32..stop);
         }
@@ -100,7 +105,10 @@ impl Direct {
             pages: &self.pages,
             rows: &self.rows,
         };
-        let run = self.ready.backend.run(&mut self.ready.program, &step, &mut self.logits);
+        let run = self
+            .ready
+            .backend
+            .run(&mut self.ready.program, &step, &mut self.logits);
         run.map_err(|error| CliError::Failed(error.to_string()))?;
         Ok(&self.logits)
     }

@@ -36,7 +36,9 @@ pub enum CliError {
         reason: String,
     },
     /// A download that is not what it should be.
-    #[error("{what}: SHA-256 is {got}, expected {expected}; the damaged file was removed, run the command again")]
+    #[error(
+        "{what}: SHA-256 is {got}, expected {expected}; the damaged file was removed, run the command again"
+    )]
     Hash {
         /// File.
         what: String,

@@ -22,14 +22,26 @@ impl Machine {
         let memory = text("/proc/meminfo");
         let field = |name: &str| {
             let line = memory.lines().find(|line| line.starts_with(name));
-            let kib: Option<u64> = line.and_then(|l| l.split_whitespace().nth(1)).and_then(|n| n.parse().ok());
+            let kib: Option<u64> = line
+                .and_then(|l| l.split_whitespace().nth(1))
+                .and_then(|n| n.parse().ok());
             kib.unwrap_or(0) * 1024
         };
-        let limit = text("/sys/fs/cgroup/memory.max").trim().parse::<u64>().unwrap_or(u64::MAX);
-        let used = text("/sys/fs/cgroup/memory.current").trim().parse::<u64>().unwrap_or(0);
+        let limit = text("/sys/fs/cgroup/memory.max")
+            .trim()
+            .parse::<u64>()
+            .unwrap_or(u64::MAX);
+        let used = text("/sys/fs/cgroup/memory.current")
+            .trim()
+            .parse::<u64>()
+            .unwrap_or(0);
         let processor = text("/proc/cpuinfo")
             .lines()
-            .find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, name)| name.trim().to_owned()))
+            .find_map(|line| {
+                line.strip_prefix("model name")?
+                    .split_once(':')
+                    .map(|(_, name)| name.trim().to_owned())
+            })
             .unwrap_or_else(|| "unknown".to_owned());
         Self {
             processor,
@@ -51,7 +63,10 @@ fn features() -> Vec<&'static str> {
         ("avx512bw", std::arch::is_x86_feature_detected!("avx512bw")),
         ("avx512vnni", std::arch::is_x86_feature_detected!("avx512vnni")),
     ];
-    found.into_iter().filter_map(|(name, there)| there.then_some(name)).collect()
+    found
+        .into_iter()
+        .filter_map(|(name, there)| there.then_some(name))
+        .collect()
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -61,7 +76,10 @@ fn features() -> Vec<&'static str> {
         ("dotprod", std::arch::is_aarch64_feature_detected!("dotprod")),
         ("i8mm", std::arch::is_aarch64_feature_detected!("i8mm")),
     ];
-    found.into_iter().filter_map(|(name, there)| there.then_some(name)).collect()
+    found
+        .into_iter()
+        .filter_map(|(name, there)| there.then_some(name))
+        .collect()
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -73,5 +91,7 @@ fn features() -> Vec<&'static str> {
 pub fn peak_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+    line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+        .unwrap_or(0)
+        * 1024
 }

@@ -22,7 +22,15 @@ impl Progress {
     /// A bar over `total` bytes of which `done` are there already; draws nothing when `quiet` or not on a terminal.
     pub fn new(label: impl Into<String>, total: u64, done: u64, quiet: bool) -> Self {
         let live = !quiet && std::io::stderr().is_terminal();
-        Self { label: label.into(), total, done, first: done, start: Instant::now(), drawn: None, live }
+        Self {
+            label: label.into(),
+            total,
+            done,
+            first: done,
+            start: Instant::now(),
+            drawn: None,
+            live,
+        }
     }
 
     /// Counts `bytes` more.
@@ -40,7 +48,13 @@ impl Progress {
 
     fn draw(&mut self) {
         self.drawn = Some(Instant::now());
-        let line = render(&self.label, self.done, self.total, self.done - self.first, self.start.elapsed());
+        let line = render(
+            &self.label,
+            self.done,
+            self.total,
+            self.done - self.first,
+            self.start.elapsed(),
+        );
         let mut err = std::io::stderr().lock();
         // A terminal that went away must not stop the work.
         let _ = write!(err, "\r\x1b[K{line}").and_then(|()| err.flush());
@@ -56,10 +70,18 @@ impl Drop for Progress {
 }
 
 fn render(label: &str, done: u64, total: u64, moved: u64, elapsed: Duration) -> String {
-    let share = if total == 0 { 1.0 } else { (done as f64 / total as f64).min(1.0) };
+    let share = if total == 0 {
+        1.0
+    } else {
+        (done as f64 / total as f64).min(1.0)
+    };
     let cells = (share * BAR_CELLS as f64) as usize;
     let rate = moved as f64 / elapsed.as_secs_f64().max(1e-3);
-    let left = if rate > 0.0 { (total.saturating_sub(done)) as f64 / rate } else { 0.0 };
+    let left = if rate > 0.0 {
+        (total.saturating_sub(done)) as f64 / rate
+    } else {
+        0.0
+    };
     format!(
         "{label} [{}{}] {:3.0}% {}/{} {}/s {:.0}s",
         "#".repeat(cells),
@@ -81,7 +103,11 @@ pub fn bytes(count: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+    if unit == 0 {
+        format!("{count} B")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
 }
 
 #[cfg(test)]

@@ -69,7 +69,10 @@ pub fn encode_chat(loaded: &Loaded, messages: &Value) -> Result<Encoded, CliErro
                 continue_final: false,
                 extra: Map::new(),
             };
-            let style = ParserStyle { tools: None, ..ParserStyle::detect(template.source(false)) };
+            let style = ParserStyle {
+                tools: None,
+                ..ParserStyle::detect(template.source(false))
+            };
             (template.render(&input).map_err(failed)?, style)
         }
         None => {
@@ -80,7 +83,11 @@ pub fn encode_chat(loaded: &Loaded, messages: &Value) -> Result<Encoded, CliErro
     };
     let in_reasoning = style.starts_in_reasoning(prompt.text());
     let tokens = loaded.tokenizer.encode_prompt(&prompt).map_err(failed)?;
-    Ok(Encoded { tokens, style, in_reasoning })
+    Ok(Encoded {
+        tokens,
+        style,
+        in_reasoning,
+    })
 }
 
 /// Takes a text as it is.
@@ -93,9 +100,12 @@ pub fn encode_raw(loaded: &Loaded, text: &str) -> Result<Encoded, CliError> {
     if tokens.is_empty() {
         return Err(CliError::Usage("the prompt is empty".into()));
     }
-    Ok(Encoded { tokens, style: ParserStyle::default(), in_reasoning: false })
+    Ok(Encoded {
+        tokens,
+        style: ParserStyle::default(),
+        in_reasoning: false,
+    })
 }
-
 
 /// Generates an answer; `show` gets its parts as they come, `stop` cancels it.
 ///
@@ -110,7 +120,12 @@ pub fn generate(
     mut show: impl FnMut(&ParsedEvent),
 ) -> Result<Outcome, CliError> {
     let start = Instant::now();
-    let room = loaded.fit.limits.context_max.saturating_sub(prompt.tokens.len()).max(1);
+    let room = loaded
+        .fit
+        .limits
+        .context_max
+        .saturating_sub(prompt.tokens.len())
+        .max(1);
     let request = Request {
         prompt: prompt.tokens,
         tokens_max: tokens_max.min(room),
@@ -126,7 +141,9 @@ pub fn generate(
     let (send, receive) = mpsc::channel();
     let handle = loaded.engine.handle();
     let sink = FnSink(move |event: Event| send.send(event).is_ok());
-    let id = handle.submit(request, Box::new(sink)).map_err(|error| CliError::Failed(error.to_string()))?;
+    let id = handle
+        .submit(request, Box::new(sink))
+        .map_err(|error| CliError::Failed(error.to_string()))?;
     let mut detokenizer = Detokenizer::new(loaded.tokenizer.clone(), true);
     let mut parser = parsers::make(prompt.style, None, prompt.in_reasoning);
     let mut first = None;
@@ -155,7 +172,12 @@ pub fn generate(
                 parser.push(&detokenizer.finish()).iter().for_each(&mut show);
                 parser.finish().iter().for_each(&mut show);
                 let total = start.elapsed();
-                return Ok(Outcome { reason, usage, first: first.unwrap_or(total), total });
+                return Ok(Outcome {
+                    reason,
+                    usage,
+                    first: first.unwrap_or(total),
+                    total,
+                });
             }
             Event::Failed { message } => return Err(CliError::Failed(message)),
             Event::Prompt(_) => {}

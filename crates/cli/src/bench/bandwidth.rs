@@ -9,7 +9,9 @@ const PASSES: usize = 4;
 
 /// Bytes a second that `threads` threads read together, the best of a few passes.
 pub fn read_bandwidth(threads: usize) -> f64 {
-    let buffers: Vec<Vec<u64>> = (0..threads).map(|t| vec![t as u64 + 1; THREAD_BYTES / 8]).collect();
+    let buffers: Vec<Vec<u64>> = (0..threads)
+        .map(|t| vec![t as u64 + 1; THREAD_BYTES / 8])
+        .collect();
     let barrier = Barrier::new(threads);
     let mut times = vec![Vec::new(); threads];
     std::thread::scope(|scope| {

@@ -26,9 +26,16 @@ pub fn svg(report: &Report) -> String {
         let y = TOP + ROW * index;
         let length = (row.rate.median / most * room).max(1.0);
         let text = y + 20;
-        let colour = if row.bytes_per_second > 0.0 { "#2a7de1" } else { "#e17a2a" };
+        let colour = if row.bytes_per_second > 0.0 {
+            "#2a7de1"
+        } else {
+            "#e17a2a"
+        };
         let share = if row.bytes_per_second > 0.0 {
-            format!(" ({:.0} % of bandwidth)", row.bytes_per_second / report.bandwidth * 100.0)
+            format!(
+                " ({:.0} % of bandwidth)",
+                row.bytes_per_second / report.bandwidth * 100.0
+            )
         } else {
             String::new()
         };
@@ -53,5 +60,7 @@ pub fn svg(report: &Report) -> String {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }

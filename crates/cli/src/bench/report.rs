@@ -35,7 +35,11 @@ impl Spread {
 
     /// Half of the range over the median.
     pub fn relative(&self) -> f64 {
-        if self.median > 0.0 { (self.most - self.least) / 2.0 / self.median } else { 0.0 }
+        if self.median > 0.0 {
+            (self.most - self.least) / 2.0 / self.median
+        } else {
+            0.0
+        }
     }
 }
 
@@ -85,7 +89,10 @@ impl Report {
             let wide = if row.rate.relative() > NOISY { " noisy" } else { "" };
             let (gbs, share) = if row.bytes_per_second > 0.0 {
                 let share = row.bytes_per_second / self.bandwidth * 100.0;
-                (format!("{:.1}", row.bytes_per_second / 1e9), format!("{share:.0} %"))
+                (
+                    format!("{:.1}", row.bytes_per_second / 1e9),
+                    format!("{share:.0} %"),
+                )
             } else {
                 (String::new(), String::new())
             };
@@ -130,7 +137,11 @@ impl Report {
         };
         let widths: Vec<usize> = (0..6).map(width).collect();
         let line = |row: &[String; 6]| {
-            let parts: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}")).collect();
+            let parts: Vec<String> = row
+                .iter()
+                .zip(&widths)
+                .map(|(cell, width)| format!("{cell:>width$}"))
+                .collect();
             parts.join("  ")
         };
         let head = line(&Self::HEAD.map(str::to_owned));
@@ -145,7 +156,11 @@ impl Report {
 
     /// A Markdown table.
     pub fn markdown(&self) -> String {
-        let mut out = format!("{}\n\n| {} |\n|---|---|---|---|---|---|\n", self.head_lines().join("  \n"), Self::HEAD.join(" | "));
+        let mut out = format!(
+            "{}\n\n| {} |\n|---|---|---|---|---|---|\n",
+            self.head_lines().join("  \n"),
+            Self::HEAD.join(" | ")
+        );
         for row in self.cells() {
             out.push_str(&format!("| {} |\n", row.join(" | ")));
         }
@@ -194,7 +209,11 @@ mod tests {
             (&[], 0.0, 0.0),
         ] {
             let spread = Spread::of(values);
-            assert_eq!((spread.median, spread.relative()), (median, relative), "{values:?}");
+            assert_eq!(
+                (spread.median, spread.relative()),
+                (median, relative),
+                "{values:?}"
+            );
         }
     }
 
@@ -215,7 +234,10 @@ mod tests {
             processor: "p".into(),
             bandwidth: 2e9,
             peak_bytes: 0,
-            rows: vec![row("pp512", &[100.0, 100.0], 0.0), row("tg128", &[10.0, 20.0], 1e9)],
+            rows: vec![
+                row("pp512", &[100.0, 100.0], 0.0),
+                row("tg128", &[10.0, 20.0], 1e9),
+            ],
         }
     }
 
@@ -225,11 +247,18 @@ mod tests {
         let table = report.table();
         assert!(table.contains("50 %") && table.contains("noisy"), "{table}");
         let markdown = report.markdown();
-        assert_eq!(markdown.lines().filter(|l| l.starts_with('|')).count(), 4, "{markdown}");
+        assert_eq!(
+            markdown.lines().filter(|l| l.starts_with('|')).count(),
+            4,
+            "{markdown}"
+        );
         let json = report.json();
         assert_eq!(json["rows"][1]["bandwidth_share"], 0.5);
         assert_eq!(json["rows"][0]["bandwidth_share"], Value::Null);
         let svg = super::super::svg(&report);
-        assert!(svg.starts_with("<svg") && svg.contains("tg128") && svg.trim_end().ends_with("</svg>"), "{svg}");
+        assert!(
+            svg.starts_with("<svg") && svg.contains("tg128") && svg.trim_end().ends_with("</svg>"),
+            "{svg}"
+        );
     }
 }

@@ -93,8 +93,16 @@ fn decode_row(
     let cache = opened.info.kv_bytes_per_token as f64 * middle * streams as f64;
     let bytes_per_second = steps * (step_weight_bytes(opened, streams) + cache);
     let operations = 2.0 * opened.info.active_parameter_count as f64;
-    let suffix = if streams > 1 { format!(" x{streams}") } else { String::new() };
-    let depth = if plan.depth > 0 { format!(" @ d{}", plan.depth) } else { String::new() };
+    let suffix = if streams > 1 {
+        format!(" x{streams}")
+    } else {
+        String::new()
+    };
+    let depth = if plan.depth > 0 {
+        format!(" @ d{}", plan.depth)
+    } else {
+        String::new()
+    };
     Ok(Row {
         test: format!("tg{count}{suffix}{depth}"),
         gops: operations * rate.median / 1e9,
@@ -119,7 +127,11 @@ fn step_weight_bytes(opened: &Opened, streams: usize) -> f64 {
         .filter(|tensor| info.tied || tensor.name != "embed_tokens.weight")
         .map(|tensor| {
             let size = tensor.byte_count() as f64;
-            if tensor.dims.len() == 3 { size * (1.0 - share_idle) } else { size }
+            if tensor.dims.len() == 3 {
+                size * (1.0 - share_idle)
+            } else {
+                size
+            }
         })
         .sum()
 }
@@ -135,12 +147,23 @@ fn fill(direct: &mut Direct, sequence: usize, count: usize, vocab: usize) -> Res
     for (index, chunk) in tokens.chunks(width).enumerate() {
         let start = index * width;
         let last = start + chunk.len() == count;
-        direct.step(&[Part { sequence, start, tokens: chunk, rows: usize::from(last) }])?;
+        direct.step(&[Part {
+            sequence,
+            start,
+            tokens: chunk,
+            rows: usize::from(last),
+        }])?;
     }
     Ok(())
 }
 
-fn decode(direct: &mut Direct, streams: usize, depth: usize, count: usize, vocab: usize) -> Result<(), CliError> {
+fn decode(
+    direct: &mut Direct,
+    streams: usize,
+    depth: usize,
+    count: usize,
+    vocab: usize,
+) -> Result<(), CliError> {
     let mut tokens = vec![[0u32]; streams];
     for i in 0..count {
         for (sequence, token_of) in tokens.iter_mut().enumerate() {
@@ -149,7 +172,12 @@ fn decode(direct: &mut Direct, streams: usize, depth: usize, count: usize, vocab
         let parts: Vec<Part<'_>> = tokens
             .iter()
             .enumerate()
-            .map(|(sequence, tokens)| Part { sequence, start: depth + i, tokens, rows: 1 })
+            .map(|(sequence, tokens)| Part {
+                sequence,
+                start: depth + i,
+                tokens,
+                rows: 1,
+            })
             .collect();
         direct.step(&parts)?;
     }

@@ -10,11 +10,25 @@ use crate::machine::{Machine, peak_bytes};
 /// Measures and reports.
 pub fn bench(arguments: &BenchArgs) -> Result<(), CliError> {
     let plan = plan(arguments)?;
-    let opened = load::open(&arguments.model, arguments.positional.as_ref(), arguments.compute.strict)?;
+    let opened = load::open(
+        &arguments.model,
+        arguments.positional.as_ref(),
+        arguments.compute.strict,
+    )?;
     let machine = Machine::read();
-    let wish = Wish { sequences: plan.sequences(), queue: 1, context: Some(plan.context()) };
+    let wish = Wish {
+        sequences: plan.sequences(),
+        queue: 1,
+        context: Some(plan.context()),
+    };
     let fit = Fit::derive(&opened, &arguments.compute, &wish, &machine)?;
-    let ready = load::compile(&opened, &arguments.compute, fit, arguments.model.store.quiet, |_| {})?;
+    let ready = load::compile(
+        &opened,
+        &arguments.compute,
+        fit,
+        arguments.model.store.quiet,
+        |_| {},
+    )?;
     let mut direct = Direct::new(ready, plan.sequences());
     let rows = measure(&mut direct, &opened, &plan)?;
     let threads = direct.ready().fit.threads;
@@ -45,11 +59,17 @@ pub fn bench(arguments: &BenchArgs) -> Result<(), CliError> {
 }
 
 fn plan(arguments: &BenchArgs) -> Result<Plan, CliError> {
-    let wrong = |flag: &str, got: usize, allowed: &str| CliError::Usage(format!("{flag}: got {got}, allowed: {allowed}"));
+    let wrong = |flag: &str, got: usize, allowed: &str| {
+        CliError::Usage(format!("{flag}: got {got}, allowed: {allowed}"))
+    };
     if !(1..=1000).contains(&arguments.repetitions) {
         return Err(wrong("--repetitions", arguments.repetitions, "1 to 1000"));
     }
-    if let Some(streams) = arguments.streams.iter().find(|streams| !(1..=1024).contains(*streams)) {
+    if let Some(streams) = arguments
+        .streams
+        .iter()
+        .find(|streams| !(1..=1024).contains(*streams))
+    {
         return Err(wrong("--streams", *streams, "1 to 1024"));
     }
     let plan = Plan {
@@ -60,7 +80,9 @@ fn plan(arguments: &BenchArgs) -> Result<Plan, CliError> {
         repetitions: arguments.repetitions,
     };
     if plan.prefill.iter().chain(&plan.decode).all(|count| *count == 0) {
-        return Err(CliError::Usage("--prefill and --decode are both 0: nothing to measure".into()));
+        return Err(CliError::Usage(
+            "--prefill and --decode are both 0: nothing to measure".into(),
+        ));
     }
     Ok(plan)
 }

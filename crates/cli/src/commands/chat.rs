@@ -28,11 +28,20 @@ pub fn chat(arguments: &ChatArgs) -> Result<(), CliError> {
     let watch = Watch::start();
     let quiet = arguments.model.store.quiet;
     let opened = load::open(&arguments.model, None, arguments.compute.strict)?;
-    let wish = Wish { sequences: 1, queue: 1, context: None };
+    let wish = Wish {
+        sequences: 1,
+        queue: 1,
+        context: None,
+    };
     let template = arguments.sample.chat_template.as_deref();
     let loaded = load::load(&opened, &arguments.compute, wish, template, quiet, |_| {})?;
     if !quiet {
-        eprintln!("{} ready in {} ms ({}). /help lists commands.", opened.name, watch.read().as_millis(), loaded.describe);
+        eprintln!(
+            "{} ready in {} ms ({}). /help lists commands.",
+            opened.name,
+            watch.read().as_millis(),
+            loaded.describe
+        );
     }
     let stop = stop_on_interrupt()?;
     let mut editor = DefaultEditor::new().map_err(|error| CliError::Failed(format!("terminal: {error}")))?;
@@ -41,7 +50,12 @@ pub fn chat(arguments: &ChatArgs) -> Result<(), CliError> {
         // The first conversation has none yet.
         let _ = editor.load_history(path);
     }
-    let mut talk = Talk { arguments, loaded: &loaded, system: arguments.sample.system.clone(), turns: Vec::new() };
+    let mut talk = Talk {
+        arguments,
+        loaded: &loaded,
+        system: arguments.sample.system.clone(),
+        turns: Vec::new(),
+    };
     while let Some(line) = read_line(&mut editor)? {
         let line = line.trim();
         if line.is_empty() {
@@ -161,13 +175,21 @@ fn stop_on_interrupt() -> Result<Arc<AtomicBool>, CliError> {
             }
         });
     };
-    std::thread::Builder::new().name("interrupt".into()).spawn(watch).map_err(CliError::io("signals"))?;
+    std::thread::Builder::new()
+        .name("interrupt".into())
+        .spawn(watch)
+        .map_err(CliError::io("signals"))?;
     Ok(stop)
 }
 
 /// `$XDG_STATE_HOME/galvani/history`
 fn history_path() -> Option<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let state = variable("XDG_STATE_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/state")))?;
+    let variable = |name: &str| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    let state =
+        variable("XDG_STATE_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/state")))?;
     Some(state.join("galvani/history"))
 }

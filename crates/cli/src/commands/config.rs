@@ -12,7 +12,12 @@ pub fn config(arguments: &ConfigArgs, settings: &[Setting], file: Option<&Path>)
         Some(path) => println!("# file: {}", path.display()),
         None => println!("# file: none"),
     }
-    let width = settings.iter().map(|s| render(s).chars().count()).max().unwrap_or(0).min(48);
+    let width = settings
+        .iter()
+        .map(|s| render(s).chars().count())
+        .max()
+        .unwrap_or(0)
+        .min(48);
     for setting in settings {
         let line = render(setting);
         if arguments.origin {
@@ -31,7 +36,11 @@ fn render(setting: &Setting) -> String {
             return "\"***\"".to_owned();
         }
         let plain = text.parse::<i64>().is_ok() || matches!(text.as_str(), "true" | "false");
-        if plain { text.clone() } else { toml::Value::String(text.clone()).to_string() }
+        if plain {
+            text.clone()
+        } else {
+            toml::Value::String(text.clone()).to_string()
+        }
     };
     match setting.values.as_slice() {
         [] => format!("# {} =", setting.key),

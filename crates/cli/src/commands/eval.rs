@@ -21,7 +21,10 @@ const ROWS: usize = 64;
 /// Scores a file.
 pub fn eval(arguments: &EvalArgs) -> Result<(), CliError> {
     if !(4..=65_536).contains(&arguments.window) {
-        return Err(CliError::Usage(format!("--window: got {}, allowed: 4 to 65536", arguments.window)));
+        return Err(CliError::Usage(format!(
+            "--window: got {}, allowed: 4 to 65536",
+            arguments.window
+        )));
     }
     let path = arguments.positional.as_ref().or(arguments.text.as_ref());
     let path = path.expect("clap asks for one of the two");
@@ -61,11 +64,21 @@ pub fn eval(arguments: &EvalArgs) -> Result<(), CliError> {
 
 fn direct(opened: &Opened, arguments: &EvalArgs) -> Result<Direct, CliError> {
     // The engine's limits allow as many rows as there are sequences; eval has one sequence with many rows.
-    let wish = Wish { sequences: ROWS, queue: 1, context: Some(arguments.window) };
+    let wish = Wish {
+        sequences: ROWS,
+        queue: 1,
+        context: Some(arguments.window),
+    };
     let mut fit = Fit::derive(opened, &arguments.compute, &wish, &Machine::read())?;
     fit.limits.page_count = arguments.window.div_ceil(fit.limits.page_tokens);
     fit.limits.sequences_max = 1;
-    let ready = load::compile(opened, &arguments.compute, fit, arguments.model.store.quiet, |_| {})?;
+    let ready = load::compile(
+        opened,
+        &arguments.compute,
+        fit,
+        arguments.model.store.quiet,
+        |_| {},
+    )?;
     Ok(Direct::new(ready, 1))
 }
 
@@ -75,8 +88,11 @@ fn windows(
     most: Option<usize>,
     begin: Option<u32>,
 ) -> Result<Vec<Vec<u32>>, CliError> {
-    let mut windows: Vec<Vec<u32>> =
-        tokens.chunks_exact(length).take(most.unwrap_or(usize::MAX)).map(<[u32]>::to_vec).collect();
+    let mut windows: Vec<Vec<u32>> = tokens
+        .chunks_exact(length)
+        .take(most.unwrap_or(usize::MAX))
+        .map(<[u32]>::to_vec)
+        .collect();
     if windows.is_empty() {
         return Err(CliError::Usage(format!(
             "the text has {} tokens, a window needs {length}: give a longer text or a smaller --window",
@@ -113,11 +129,20 @@ fn score_window(
     let mut start = 0;
     while start < end {
         let scored = start >= first;
-        let most = if scored { model.rows_max().min(ROWS) } else { model.width() };
+        let most = if scored {
+            model.rows_max().min(ROWS)
+        } else {
+            model.width()
+        };
         let border = if scored { end } else { first.min(end) };
         let stop = (start + most.min(model.width())).min(border);
         let rows = if scored { stop - start } else { 0 };
-        let part = [Part { sequence: 0, start, tokens: &window[start..stop], rows }];
+        let part = [Part {
+            sequence: 0,
+            start,
+            tokens: &window[start..stop],
+            rows,
+        }];
         let theirs = match other.as_deref_mut() {
             Some(other) => Some(other.step(&part)?),
             None => None,
@@ -126,7 +151,12 @@ fn score_window(
         for row in 0..rows {
             let logits = &ours[row * vocab..][..vocab];
             let target = window[start + row + 1];
-            add(score, logits, theirs.map(|all| &all[row * vocab..][..vocab]), target)?;
+            add(
+                score,
+                logits,
+                theirs.map(|all| &all[row * vocab..][..vocab]),
+                target,
+            )?;
         }
         start = stop;
     }
@@ -137,7 +167,9 @@ fn add(score: &mut Score, logits: &[f32], theirs: Option<&[f32]>, target: u32) -
     let norm = log_sum_exp(logits);
     let nll = norm - f64::from(logits[target as usize]);
     if !nll.is_finite() {
-        return Err(CliError::Failed(format!("token {target} has a log-probability that is not finite")));
+        return Err(CliError::Failed(format!(
+            "token {target} has a log-probability that is not finite"
+        )));
     }
     score.count += 1;
     score.nll += nll;
@@ -160,7 +192,10 @@ fn add(score: &mut Score, logits: &[f32], theirs: Option<&[f32]>, target: u32) -
 }
 
 fn top(logits: &[f32]) -> usize {
-    logits.iter().enumerate().fold(0, |best, (index, value)| if *value > logits[best] { index } else { best })
+    logits.iter().enumerate().fold(
+        0,
+        |best, (index, value)| if *value > logits[best] { index } else { best },
+    )
 }
 
 fn log_sum_exp(logits: &[f32]) -> f64 {
@@ -174,7 +209,8 @@ fn report(arguments: &EvalArgs, opened: &Opened, windows: usize, score: &Score) 
     let mean = score.nll / count;
     let perplexity = mean.exp();
     // Standard error of the mean, carried through the exponential.
-    let deviation = ((score.nll_squared / count - mean * mean).max(0.0) / (count - 1.0).max(1.0)).sqrt() * perplexity;
+    let deviation =
+        ((score.nll_squared / count - mean * mean).max(0.0) / (count - 1.0).max(1.0)).sqrt() * perplexity;
     if arguments.json {
         let mut value = json!({
             "model": opened.name,
@@ -193,7 +229,10 @@ fn report(arguments: &EvalArgs, opened: &Opened, windows: usize, score: &Score) 
         println!("{value}");
         return;
     }
-    println!("perplexity {perplexity:.4} +- {deviation:.4} ({} tokens in {windows} windows of {})", score.count, arguments.window);
+    println!(
+        "perplexity {perplexity:.4} +- {deviation:.4} ({} tokens in {windows} windows of {})",
+        score.count, arguments.window
+    );
     if let Some(name) = &arguments.against {
         println!(
             "divergence from {name}: mean {:.6}, max {:.4}; the same top token for {:.2} %",
@@ -217,14 +256,22 @@ mod tests {
         // KL((1/2, 1/2) || (1/4, 3/4)) = ln 2 - ln(3)/2
         let mut score = Score::default();
         add(&mut score, &[0.0, 3f32.ln()], Some(&[0.0, 0.0]), 0).expect("finite");
-        assert!((score.divergence - (2f64.ln() - 3f64.ln() / 2.0)).abs() < 1e-6, "{score:?}");
+        assert!(
+            (score.divergence - (2f64.ln() - 3f64.ln() / 2.0)).abs() < 1e-6,
+            "{score:?}"
+        );
         assert!((score.nll - 4f64.ln()).abs() < 1e-6);
         assert!(add(&mut score, &[f32::NEG_INFINITY, 0.0], None, 0).is_err());
     }
 
     #[test]
     fn windows_at_their_borders() {
-        for (count, length, most, want) in [(8, 4, None, 2), (7, 4, None, 1), (4, 4, None, 1), (9, 4, Some(1), 1)] {
+        for (count, length, most, want) in [
+            (8, 4, None, 2),
+            (7, 4, None, 1),
+            (4, 4, None, 1),
+            (9, 4, Some(1), 1),
+        ] {
             let tokens: Vec<u32> = (10..10 + count).collect();
             let got = windows(&tokens, length, most, Some(1)).expect("long enough");
             assert_eq!(got.len(), want, "{count}");

@@ -13,9 +13,18 @@ pub fn list(arguments: &ListArgs) -> Result<(), CliError> {
     let mut rows = Vec::new();
     for entry in store.cache.entries() {
         let files = cache::files(&entry.folder);
-        let tensors: u64 = files.iter().filter(|(name, _)| name.ends_with(".safetensors")).map(|(_, size)| size).sum();
+        let tensors: u64 = files
+            .iter()
+            .filter(|(name, _)| name.ends_with(".safetensors"))
+            .map(|(_, size)| size)
+            .sum();
         if tensors > 0 && files.iter().any(|(name, _)| name == "config.json") {
-            rows.push((entry.repo.to_string(), "safetensors", tensors, entry.folder.clone()));
+            rows.push((
+                entry.repo.to_string(),
+                "safetensors",
+                tensors,
+                entry.folder.clone(),
+            ));
         }
         for (name, size) in files.iter().filter(|(name, _)| name.ends_with(".gguf")) {
             rows.push((entry.repo.to_string(), "gguf", *size, entry.folder.join(name)));
@@ -30,12 +39,19 @@ pub fn list(arguments: &ListArgs) -> Result<(), CliError> {
         return Ok(());
     }
     if rows.is_empty() {
-        println!("no models in {}; `galvani pull` fetches the default one", store.cache.root().display());
+        println!(
+            "no models in {}; `galvani pull` fetches the default one",
+            store.cache.root().display()
+        );
         return Ok(());
     }
     let width = rows.iter().map(|row| row.0.len()).max().unwrap_or(0);
     for (model, format, size, path) in rows {
-        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let file = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         println!("{model:width$}  {format:11}  {:>10}  {file}", bytes(size));
     }
     Ok(())

@@ -24,7 +24,12 @@ use crate::flags::{self, Layered, Verb};
 /// # Errors
 /// Whatever the command reports.
 pub fn dispatch(arguments: Vec<OsString>) -> Result<(), CliError> {
-    let Layered { low, notes, settings, file } = flags::layers::parse(arguments)?;
+    let Layered {
+        low,
+        notes,
+        settings,
+        file,
+    } = flags::layers::parse(arguments)?;
     if let Some(first) = notes.first().filter(|_| is_strict(&low.verb)) {
         return Err(CliError::Strict(first.clone()));
     }

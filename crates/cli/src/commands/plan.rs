@@ -10,11 +10,19 @@ use crate::machine::Machine;
 use crate::progress::bytes;
 
 /// What `serve` wants where the flags are silent.
-pub const SERVE: Wish = Wish { sequences: 16, queue: 256, context: None };
+pub const SERVE: Wish = Wish {
+    sequences: 16,
+    queue: 256,
+    context: None,
+};
 
 /// Prints the plan; fails when it does not fit.
 pub fn plan(arguments: &PlanArgs) -> Result<(), CliError> {
-    let opened = load::open(&arguments.model, arguments.positional.as_ref(), arguments.compute.strict)?;
+    let opened = load::open(
+        &arguments.model,
+        arguments.positional.as_ref(),
+        arguments.compute.strict,
+    )?;
     let machine = Machine::read();
     let fit = Fit::derive(&opened, &arguments.compute, &SERVE, &machine)?;
     if arguments.json {
@@ -36,8 +44,15 @@ pub fn plan(arguments: &PlanArgs) -> Result<(), CliError> {
         });
         println!("{value}");
     } else {
-        facts(&opened).iter().chain(&fit.lines()).for_each(|line| println!("{line}"));
-        println!("total     {}, {} free", bytes(fit.total()), bytes(fit.memory_free));
+        facts(&opened)
+            .iter()
+            .chain(&fit.lines())
+            .for_each(|line| println!("{line}"));
+        println!(
+            "total     {}, {} free",
+            bytes(fit.total()),
+            bytes(fit.memory_free)
+        );
     }
     if fit.fits() {
         return Ok(());

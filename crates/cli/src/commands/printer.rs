@@ -18,7 +18,11 @@ pub struct Printer {
 impl Printer {
     /// For one answer.
     pub fn new() -> Self {
-        Self { terminal: std::io::stdout().is_terminal(), reasoning: false, text: String::new() }
+        Self {
+            terminal: std::io::stdout().is_terminal(),
+            reasoning: false,
+            text: String::new(),
+        }
     }
 
     /// One part.
@@ -44,7 +48,11 @@ impl Printer {
 
     /// Ends the line.
     pub fn end(&mut self) {
-        put(if std::mem::take(&mut self.reasoning) { "\x1b[0m\n" } else { "\n" });
+        put(if std::mem::take(&mut self.reasoning) {
+            "\x1b[0m\n"
+        } else {
+            "\n"
+        });
     }
 }
 

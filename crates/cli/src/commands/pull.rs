@@ -13,12 +13,10 @@ pub fn pull(arguments: &PullArgs) -> Result<(), CliError> {
         Some(text) => match ModelName::parse(text)? {
             ModelName::Path(path) => path,
             ModelName::Url(url) => store.pull_url(&url, arguments.sha256.as_deref())?,
-            ModelName::Repo(repo) if store.offline => {
-                store.cached(&repo).ok_or_else(|| CliError::Model {
-                    name: text.to_owned(),
-                    reason: "not in the cache, and --offline is set".into(),
-                })?
-            }
+            ModelName::Repo(repo) if store.offline => store.cached(&repo).ok_or_else(|| CliError::Model {
+                name: text.to_owned(),
+                reason: "not in the cache, and --offline is set".into(),
+            })?,
             ModelName::Repo(repo) => store.pull(&repo)?,
         },
     };

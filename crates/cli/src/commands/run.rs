@@ -17,11 +17,20 @@ pub fn run(arguments: &RunArgs) -> Result<(), CliError> {
     let quiet = arguments.model.store.quiet;
     let prompt = prompt_text(arguments)?;
     let opened = load::open(&arguments.model, None, arguments.compute.strict)?;
-    let wish = Wish { sequences: 1, queue: 1, context: None };
+    let wish = Wish {
+        sequences: 1,
+        queue: 1,
+        context: None,
+    };
     let template = arguments.sample.chat_template.as_deref();
     let loaded = load::load(&opened, &arguments.compute, wish, template, quiet, |_| {})?;
     if !quiet && arguments.verbose {
-        eprintln!("{} ready in {} ms, {}", opened.name, watch.read().as_millis(), loaded.describe);
+        eprintln!(
+            "{} ready in {} ms, {}",
+            opened.name,
+            watch.read().as_millis(),
+            loaded.describe
+        );
     }
     let encoded = if arguments.raw {
         session::encode_raw(&loaded, &prompt)?
@@ -31,8 +40,14 @@ pub fn run(arguments: &RunArgs) -> Result<(), CliError> {
     let sampling = loaded.defaults.params(&arguments.sample);
     let mut printer = Printer::new();
     let stop = AtomicBool::new(false);
-    let outcome =
-        session::generate(&loaded, encoded, sampling, arguments.sample.tokens, &stop, |part| printer.show(part))?;
+    let outcome = session::generate(
+        &loaded,
+        encoded,
+        sampling,
+        arguments.sample.tokens,
+        &stop,
+        |part| printer.show(part),
+    )?;
     printer.end();
     if arguments.verbose {
         eprintln!("{}", outcome.line());
@@ -54,13 +69,17 @@ fn prompt_text(arguments: &RunArgs) -> Result<String, CliError> {
     let given = arguments.positional.as_ref().or(arguments.prompt.as_ref());
     match given.map(String::as_str) {
         Some(text) if text != "-" => Ok(text.to_owned()),
-        None if std::io::stdin().is_terminal() => {
-            Err(CliError::Usage("no prompt: `galvani run \"What is the capital of France?\"`, or `galvani chat`".into()))
-        }
+        None if std::io::stdin().is_terminal() => Err(CliError::Usage(
+            "no prompt: `galvani run \"What is the capital of France?\"`, or `galvani chat`".into(),
+        )),
         Some(_) | None => {
-            std::io::stdout().flush().map_err(CliError::io("standard output"))?;
+            std::io::stdout()
+                .flush()
+                .map_err(CliError::io("standard output"))?;
             let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).map_err(CliError::io("standard input"))?;
+            std::io::stdin()
+                .read_to_string(&mut text)
+                .map_err(CliError::io("standard input"))?;
             Ok(text)
         }
     }

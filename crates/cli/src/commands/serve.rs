@@ -19,7 +19,11 @@ pub fn serve(arguments: &ServeArgs) -> Result<(), CliError> {
     let config = server_config(arguments)?;
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
-        .with_max_level(if arguments.model.store.quiet { tracing::Level::ERROR } else { tracing::Level::WARN })
+        .with_max_level(if arguments.model.store.quiet {
+            tracing::Level::ERROR
+        } else {
+            tracing::Level::WARN
+        })
         .with_target(false)
         .init();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -33,10 +37,16 @@ pub fn serve(arguments: &ServeArgs) -> Result<(), CliError> {
         let shutdown = Shutdown::on_signals();
         let server = Server::bind(config).await.map_err(failed)?;
         let address = server.local_addr();
-        eprintln!("listening on http://{address} after {} ms, loading the model", watch.read().as_millis());
+        eprintln!(
+            "listening on http://{address} after {} ms, loading the model",
+            watch.read().as_millis()
+        );
         let load = move |progress: LoadProgress| {
             let runtime = runtime_of(&arguments, &progress).map_err(|error| error.to_string())?;
-            eprintln!("ready in {:.2} s: http://{address} (chat page), http://{address}/v1", watch.read().as_secs_f64());
+            eprintln!(
+                "ready in {:.2} s: http://{address} (chat page), http://{address}/v1",
+                watch.read().as_secs_f64()
+            );
             Ok(runtime)
         };
         server.run(load, shutdown).await.map_err(failed)
@@ -48,13 +58,24 @@ fn server_config(arguments: &ServeArgs) -> Result<ServerConfig, CliError> {
     let http = &arguments.http;
     let mut config = ServerConfig::loopback(http.port);
     config.host = http.host.to_string();
-    config.api_keys = http.api_key.iter().filter(|key| !key.is_empty()).cloned().collect();
+    config.api_keys = http
+        .api_key
+        .iter()
+        .filter(|key| !key.is_empty())
+        .cloned()
+        .collect();
     if let Some(path) = &http.api_key_file {
         let text = std::fs::read_to_string(path).map_err(CliError::io(path))?;
-        let keys = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let keys = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty() && !line.starts_with('#'));
         config.api_keys.extend(keys.map(str::to_owned));
         if config.api_keys.is_empty() {
-            return Err(CliError::Usage(format!("--api-key-file {}: it holds no key", path.display())));
+            return Err(CliError::Usage(format!(
+                "--api-key-file {}: it holds no key",
+                path.display()
+            )));
         }
     }
     config.cors_origins = http.cors_origin.clone();
@@ -62,11 +83,17 @@ fn server_config(arguments: &ServeArgs) -> Result<ServerConfig, CliError> {
     config.page = http.web;
     config.drain_time_max = Duration::from_secs(http.drain_seconds);
     if !(1..=1024).contains(&http.body_limit) {
-        return Err(CliError::Usage(format!("--body-limit: got {}, allowed: 1 to 1024 MiB", http.body_limit)));
+        return Err(CliError::Usage(format!(
+            "--body-limit: got {}, allowed: 1 to 1024 MiB",
+            http.body_limit
+        )));
     }
     config.limits.body_bytes_max = http.body_limit << 20;
     if !http.host.is_loopback() && config.api_keys.is_empty() {
-        eprintln!("note: {} is open to other machines and no --api-key is set", http.host);
+        eprintln!(
+            "note: {} is open to other machines and no --api-key is set",
+            http.host
+        );
     }
     Ok(config)
 }
@@ -75,20 +102,36 @@ fn server_config(arguments: &ServeArgs) -> Result<ServerConfig, CliError> {
 fn runtime_of(arguments: &ServeArgs, progress: &LoadProgress) -> Result<ModelRuntime, CliError> {
     let quiet = arguments.model.store.quiet;
     progress.say("finding the model");
-    let opened = load::open(&arguments.model, arguments.positional.as_ref(), arguments.compute.strict)?;
+    let opened = load::open(
+        &arguments.model,
+        arguments.positional.as_ref(),
+        arguments.compute.strict,
+    )?;
     progress.say("loading");
-    let wish = Wish { queue: arguments.http.queue, ..SERVE };
+    let wish = Wish {
+        queue: arguments.http.queue,
+        ..SERVE
+    };
     let template = arguments.http.chat_template.as_deref();
     let told = |text: &str| progress.say(text);
     let loaded = load::load(&opened, &arguments.compute, wish, template, quiet, told)?;
     if !quiet {
-        facts(&opened).iter().chain(&loaded.fit.lines()).for_each(|line| eprintln!("{line}"));
+        facts(&opened)
+            .iter()
+            .chain(&loaded.fit.lines())
+            .for_each(|line| eprintln!("{line}"));
         eprintln!("compute   {}", loaded.describe);
-        census_lines(&loaded.compiled).iter().for_each(|line| eprintln!("          {line}"));
+        census_lines(&loaded.compiled)
+            .iter()
+            .for_each(|line| eprintln!("          {line}"));
     }
     let mut names = arguments.http.name.iter().cloned();
     let name = names.next().unwrap_or_else(|| opened.name.clone());
-    let styles = loaded.template.as_ref().map(|t| ParserStyle::detect(t.source(true))).unwrap_or_default();
+    let styles = loaded
+        .template
+        .as_ref()
+        .map(|t| ParserStyle::detect(t.source(true)))
+        .unwrap_or_default();
     let grammar = GrammarFactory::new(&loaded.tokenizer, loaded.info.vocab);
     if let Err(error) = &grammar {
         eprintln!("note: structured output is off: {error}");
@@ -111,7 +154,9 @@ fn runtime_of(arguments: &ServeArgs, progress: &LoadProgress) -> Result<ModelRun
         grammar: grammar.ok().map(Arc::new),
         defaults: generation_defaults(&loaded.defaults),
         context_max: loaded.fit.limits.context_max,
-        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+        created: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs()),
         info,
     })
 }

@@ -11,13 +11,20 @@ use crate::progress::bytes;
 
 /// Prints facts, and the graph, the buffers or the tensors if asked for.
 pub fn show(arguments: &ShowArgs) -> Result<(), CliError> {
-    let opened = load::open(&arguments.model, arguments.positional.as_ref(), arguments.compute.strict)?;
+    let opened = load::open(
+        &arguments.model,
+        arguments.positional.as_ref(),
+        arguments.compute.strict,
+    )?;
     if !arguments.graph && !arguments.plan && !arguments.tensors {
         facts(&opened).iter().for_each(|line| println!("{line}"));
         let tokenizer = load::tokenizer(&opened.checkpoint)?;
         println!("tokenizer {}", tokenizer.describe());
         let template = load::template(&opened.checkpoint, &tokenizer, None)?;
-        println!("template  {}", template.as_ref().map_or("none", |template| template.origin()));
+        println!(
+            "template  {}",
+            template.as_ref().map_or("none", |template| template.origin())
+        );
     }
     if arguments.tensors {
         for tensor in opened.checkpoint.tensors() {
@@ -30,11 +37,20 @@ pub fn show(arguments: &ShowArgs) -> Result<(), CliError> {
     if arguments.plan {
         let fit = Fit::derive(&opened, &arguments.compute, &SERVE, &Machine::read())?;
         let plan = load::plan_of(&opened, &fit.limits);
-        println!("arena of {} bytes, steps of {} tokens", plan.bytes, fit.limits.step_tokens_max);
-        println!("{:>12} {:>12} {:>6} {:>6}  value", "offset", "bytes", "first", "last");
+        println!(
+            "arena of {} bytes, steps of {} tokens",
+            plan.bytes, fit.limits.step_tokens_max
+        );
+        println!(
+            "{:>12} {:>12} {:>6} {:>6}  value",
+            "offset", "bytes", "first", "last"
+        );
         for buffer in &plan.buffers {
             let name = &opened.graph.value(buffer.value).name;
-            println!("{:12} {:12} {:6} {:6}  {name}", buffer.offset, buffer.bytes, buffer.first, buffer.last);
+            println!(
+                "{:12} {:12} {:6} {:6}  {name}",
+                buffer.offset, buffer.bytes, buffer.first, buffer.last
+            );
         }
     }
     Ok(())
@@ -43,9 +59,16 @@ pub fn show(arguments: &ShowArgs) -> Result<(), CliError> {
 /// The facts for people, a line each.
 pub fn facts(opened: &Opened) -> Vec<String> {
     let info = &opened.info;
-    let formats: Vec<String> = info.formats.iter().map(|(name, size)| format!("{name} {}", bytes(*size))).collect();
+    let formats: Vec<String> = info
+        .formats
+        .iter()
+        .map(|(name, size)| format!("{name} {}", bytes(*size)))
+        .collect();
     let mut lines = vec![
-        format!("model     {} ({}, family {})", opened.name, info.architecture, info.family),
+        format!(
+            "model     {} ({}, family {})",
+            opened.name, info.architecture, info.family
+        ),
         format!(
             "size      {:.1} M parameters, {} layers, hidden {}, vocabulary {}{}",
             info.parameter_count as f64 / 1e6,
@@ -60,7 +83,11 @@ pub fn facts(opened: &Opened) -> Vec<String> {
         ),
         format!("context   {} tokens", info.context_max),
         format!("formats   {}", formats.join(", ")),
-        format!("file      {} ({:?})", bytes(opened.checkpoint.file_bytes()), opened.checkpoint.container()),
+        format!(
+            "file      {} ({:?})",
+            bytes(opened.checkpoint.file_bytes()),
+            opened.checkpoint.container()
+        ),
     ];
     if info.experts > 0 {
         lines.push(format!(

@@ -71,7 +71,10 @@ pub struct Layered {
 /// The command with its environment variables, as used for help and completions.
 pub fn command() -> Command {
     let mut command = Low::command();
-    let names: Vec<String> = command.get_subcommands().map(|s| s.get_name().to_owned()).collect();
+    let names: Vec<String> = command
+        .get_subcommands()
+        .map(|s| s.get_name().to_owned())
+        .collect();
     command = command.mut_args(with_environment);
     for name in names {
         command = command.mut_subcommand(name, |sub| sub.mut_args(with_environment));
@@ -80,7 +83,9 @@ pub fn command() -> Command {
 }
 
 fn with_environment(arg: Arg) -> Arg {
-    let Some(long) = arg.get_long().map(str::to_owned) else { return arg };
+    let Some(long) = arg.get_long().map(str::to_owned) else {
+        return arg;
+    };
     if long == "help" || long == "version" {
         return arg;
     }
@@ -111,22 +116,47 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Layered, CliError> {
     }
     let matches = match command.clone().try_get_matches_from(&translated.arguments) {
         Ok(matches) => matches,
-        Err(error) => return Err(blame_file(error, &command, &translated.arguments, path.as_deref())),
+        Err(error) => {
+            return Err(blame_file(
+                error,
+                &command,
+                &translated.arguments,
+                path.as_deref(),
+            ));
+        }
     };
     let low = Low::from_arg_matches(&matches)?;
     let settings = account(&command, &matches, path.as_deref(), &file);
-    Ok(Layered { low, notes: translated.notes, settings, file: path })
+    Ok(Layered {
+        low,
+        notes: translated.notes,
+        settings,
+        file: path,
+    })
 }
 
 /// A value from the file that clap refuses must be reported as the file's, not as something typed.
-fn blame_file(error: clap::Error, command: &Command, arguments: &[OsString], path: Option<&Path>) -> CliError {
+fn blame_file(
+    error: clap::Error,
+    command: &Command,
+    arguments: &[OsString],
+    path: Option<&Path>,
+) -> CliError {
     let Some(path) = path else { return error.into() };
     let plain = self::command().try_get_matches_from(arguments);
     let from_file = plain.is_ok() && command.clone().try_get_matches_from(arguments).is_err();
     if from_file {
         let text = error.to_string();
-        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        return CliError::Config { path: path.to_owned(), reason: first };
+        let first = text
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .trim_start_matches("error: ")
+            .to_owned();
+        return CliError::Config {
+            path: path.to_owned(),
+            reason: first,
+        };
     }
     error.into()
 }
@@ -153,7 +183,9 @@ fn config_path(arguments: &[OsString]) -> Result<Option<PathBuf>, CliError> {
         .filter(|v| !v.is_empty())
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config")));
-    Ok(base.map(|base| base.join("galvani/galvani.toml")).filter(|path| path.is_file()))
+    Ok(base
+        .map(|base| base.join("galvani/galvani.toml"))
+        .filter(|path| path.is_file()))
 }
 
 /// Values of a file by `(command or "", key)`.
@@ -161,9 +193,10 @@ type FileValues = BTreeMap<(String, String), Vec<String>>;
 
 fn read_file(path: &Path) -> Result<FileValues, CliError> {
     let text = std::fs::read_to_string(path).map_err(CliError::io(path))?;
-    let table: toml::Table = text
-        .parse()
-        .map_err(|error: toml::de::Error| CliError::Config { path: path.to_owned(), reason: error.to_string() })?;
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| CliError::Config {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })?;
     let mut values = FileValues::new();
     for (key, value) in table {
         match value {
@@ -198,8 +231,10 @@ fn scalar_list(path: &Path, place: &str, value: toml::Value) -> Result<Vec<Strin
         toml::Value::Float(number) => Ok(vec![number.to_string()]),
         toml::Value::Boolean(truth) => Ok(vec![truth.to_string()]),
         toml::Value::Array(items) => {
-            let lists: Result<Vec<_>, _> =
-                items.into_iter().map(|item| scalar_list(path, place, item)).collect();
+            let lists: Result<Vec<_>, _> = items
+                .into_iter()
+                .map(|item| scalar_list(path, place, item))
+                .collect();
             Ok(lists?.into_iter().flatten().collect())
         }
         toml::Value::Table(_) => Err(wrong("table")),
@@ -209,17 +244,29 @@ fn scalar_list(path: &Path, place: &str, value: toml::Value) -> Result<Vec<Strin
 
 /// Gives the file's values to clap as defaults; a key that no flag has is an error.
 fn apply_file(mut command: Command, path: &Path, values: &FileValues) -> Result<Command, CliError> {
-    let subs: Vec<String> = command.get_subcommands().map(|s| s.get_name().to_owned()).collect();
+    let subs: Vec<String> = command
+        .get_subcommands()
+        .map(|s| s.get_name().to_owned())
+        .collect();
     for (section, key) in values.keys() {
         let known = if section.is_empty() {
             command.get_subcommands().any(|sub| find_long(sub, key).is_some())
         } else {
-            command.find_subcommand(section).is_some_and(|sub| find_long(sub, key).is_some())
+            command
+                .find_subcommand(section)
+                .is_some_and(|sub| find_long(sub, key).is_some())
         };
         if !known {
-            let place = if section.is_empty() { key.clone() } else { format!("{section}.{key}") };
+            let place = if section.is_empty() {
+                key.clone()
+            } else {
+                format!("{section}.{key}")
+            };
             let reason = format!("unknown key `{place}`{}", nearest(&command, &subs, section, key));
-            return Err(CliError::Config { path: path.to_owned(), reason });
+            return Err(CliError::Config {
+                path: path.to_owned(),
+                reason,
+            });
         }
     }
     for name in subs {
@@ -232,7 +279,9 @@ fn apply_file(mut command: Command, path: &Path, values: &FileValues) -> Result<
 }
 
 fn with_file_default(arg: Arg, section: &str, values: &FileValues) -> Arg {
-    let Some(long) = arg.get_long().map(str::to_owned) else { return arg };
+    let Some(long) = arg.get_long().map(str::to_owned) else {
+        return arg;
+    };
     match file_entry(values, section, &long) {
         Some((_, list)) => arg.default_values(list.clone()),
         None => arg,
@@ -244,7 +293,9 @@ fn file_entry<'v>(values: &'v FileValues, section: &str, key: &str) -> Option<(S
     if let Some(list) = values.get(&(section.to_owned(), key.to_owned())) {
         return Some((format!("{section}.{key}"), list));
     }
-    values.get(&(String::new(), key.to_owned())).map(|list| (key.to_owned(), list))
+    values
+        .get(&(String::new(), key.to_owned()))
+        .map(|list| (key.to_owned(), list))
 }
 
 fn find_long<'c>(command: &'c Command, long: &str) -> Option<&'c Arg> {
@@ -283,18 +334,19 @@ pub(crate) fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-fn account(
-    command: &Command,
-    matches: &ArgMatches,
-    path: Option<&Path>,
-    file: &FileValues,
-) -> Vec<Setting> {
-    let Some((name, sub)) = matches.subcommand() else { return Vec::new() };
-    let Some(declared) = command.find_subcommand(name) else { return Vec::new() };
+fn account(command: &Command, matches: &ArgMatches, path: Option<&Path>, file: &FileValues) -> Vec<Setting> {
+    let Some((name, sub)) = matches.subcommand() else {
+        return Vec::new();
+    };
+    let Some(declared) = command.find_subcommand(name) else {
+        return Vec::new();
+    };
     let section = if name == "config" { "serve" } else { name };
     let mut settings = Vec::new();
     for arg in declared.get_arguments() {
-        let Some(long) = arg.get_long().filter(|long| !matches!(*long, "help" | "version" | "origin" | "config"))
+        let Some(long) = arg
+            .get_long()
+            .filter(|long| !matches!(*long, "help" | "version" | "origin" | "config"))
         else {
             continue;
         };
@@ -312,7 +364,12 @@ fn account(
             },
             Some(_) | None => Origin::Unset,
         };
-        settings.push(Setting { key: long.to_owned(), values, origin, secret: long == "api-key" });
+        settings.push(Setting {
+            key: long.to_owned(),
+            values,
+            origin,
+            secret: long == "api-key",
+        });
     }
     settings
 }

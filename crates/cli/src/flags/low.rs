@@ -8,7 +8,12 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 /// Serves large language models: `galvani run "hello"` answers once, `galvani serve` opens an OpenAI-compatible port.
 #[derive(Debug, Parser)]
-#[command(name = "galvani", version, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    name = "galvani",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true
+)]
 pub struct Low {
     /// Configuration file (TOML). Without it, `galvani/galvani.toml` in the user's configuration folder, if there.
     #[arg(long, global = true, value_name = "FILE")]
@@ -370,7 +375,11 @@ pub struct BenchArgs {
 #[derive(Debug, Clone, Args)]
 pub struct EvalArgs {
     /// Text file to score
-    #[arg(value_name = "TEXT", conflicts_with = "text", required_unless_present = "text")]
+    #[arg(
+        value_name = "TEXT",
+        conflicts_with = "text",
+        required_unless_present = "text"
+    )]
     pub positional: Option<PathBuf>,
     /// Same as TEXT
     #[arg(long, value_name = "FILE")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use ureq::Agent;
-use ureq::tls::{RootCerts, TlsConfig, parse_pem, PemItem};
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 use super::cache::safe_revision;
 use super::name::RepoName;
@@ -100,10 +100,16 @@ impl Hub {
     pub fn new(endpoint: &str) -> Result<Self, CliError> {
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         if !endpoint.starts_with("http://") && !endpoint.starts_with("https://") {
-            return Err(CliError::Usage(format!("--hub: got `{endpoint}`, allowed: an http(s) URL")));
+            return Err(CliError::Usage(format!(
+                "--hub: got `{endpoint}`, allowed: an http(s) URL"
+            )));
         }
         let token = std::env::var("HF_TOKEN").ok().filter(|token| !token.is_empty());
-        Ok(Self { agent: agent()?, endpoint, token })
+        Ok(Self {
+            agent: agent()?,
+            endpoint,
+            token,
+        })
     }
 
     /// The client.
@@ -118,7 +124,12 @@ impl Hub {
 
     /// Address of a file.
     pub fn file_url(&self, repo: &RepoName, commit: &str, file: &str) -> String {
-        format!("{}/{}/resolve/{commit}/{}", self.endpoint, repo.repo(), escape(file))
+        format!(
+            "{}/{}/resolve/{commit}/{}",
+            self.endpoint,
+            repo.repo(),
+            escape(file)
+        )
     }
 
     /// Asks what `repo` holds at `revision`.
@@ -127,10 +138,20 @@ impl Hub {
     /// When the hub cannot be reached, refuses, or answers nonsense.
     pub fn listing(&self, repo: &RepoName, revision: &str) -> Result<Listing, CliError> {
         if !safe_revision(revision) {
-            return Err(CliError::Usage(format!("--revision: got `{revision}`, allowed: a branch, tag or commit")));
+            return Err(CliError::Usage(format!(
+                "--revision: got `{revision}`, allowed: a branch, tag or commit"
+            )));
         }
-        let url = format!("{}/api/models/{}/revision/{}?blobs=true", self.endpoint, repo.repo(), escape(revision));
-        let wrong = |reason: String| CliError::Http { url: url.clone(), reason };
+        let url = format!(
+            "{}/api/models/{}/revision/{}?blobs=true",
+            self.endpoint,
+            repo.repo(),
+            escape(revision)
+        );
+        let wrong = |reason: String| CliError::Http {
+            url: url.clone(),
+            reason,
+        };
         let mut request = self.agent.get(&url);
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
@@ -142,19 +163,31 @@ impl Hub {
         }
         let mut body = Vec::new();
         let mut reader = response.into_body().into_reader().take(LISTING_BYTES_MAX);
-        reader.read_to_end(&mut body).map_err(|error| wrong(format!("the answer broke off: {error}")))?;
-        let raw: RawListing =
-            serde_json::from_slice(&body).map_err(|error| wrong(format!("the answer is not a listing: {error}")))?;
+        reader
+            .read_to_end(&mut body)
+            .map_err(|error| wrong(format!("the answer broke off: {error}")))?;
+        let raw: RawListing = serde_json::from_slice(&body)
+            .map_err(|error| wrong(format!("the answer is not a listing: {error}")))?;
         let commit = raw.sha.filter(|sha| safe_revision(sha) && !sha.contains('/'));
         let commit = commit.ok_or_else(|| wrong("the answer names no commit".into()))?;
-        Ok(Listing { commit, files: raw.siblings.into_iter().filter_map(RemoteFile::from_raw).collect() })
+        Ok(Listing {
+            commit,
+            files: raw
+                .siblings
+                .into_iter()
+                .filter_map(RemoteFile::from_raw)
+                .collect(),
+        })
     }
 }
 
 impl RemoteFile {
     /// Drops names that would leave the folder and ids that are not hexadecimal.
     fn from_raw(raw: RawFile) -> Option<Self> {
-        let parts_fine = raw.rfilename.split('/').all(|p| !p.is_empty() && p != "." && p != "..");
+        let parts_fine = raw
+            .rfilename
+            .split('/')
+            .all(|p| !p.is_empty() && p != "." && p != "..");
         if !parts_fine || raw.rfilename.contains(['\\', ':', '\0']) {
             return None;
         }
@@ -164,19 +197,29 @@ impl RemoteFile {
             None => (None, None),
         };
         let blob = sha256.clone().or(raw.blob_id.filter(hex));
-        Some(RemoteFile { path: raw.rfilename, size: lfs_size.or(raw.size), blob, sha256 })
+        Some(RemoteFile {
+            path: raw.rfilename,
+            size: lfs_size.or(raw.size),
+            blob,
+            sha256,
+        })
     }
 }
 
 /// What to say when no connection came about.
 pub fn unreachable_text(error: &ureq::Error) -> String {
-    format!("cannot be reached ({error}); check the network, or use a model from `galvani list` with --offline")
+    format!(
+        "cannot be reached ({error}); check the network, or use a model from `galvani list` with --offline"
+    )
 }
 
 fn refusal(status: u16, repo: &RepoName) -> String {
     match status {
         401 | 403 => format!("status {status}: `{repo}` is private, gated or misspelt; set HF_TOKEN"),
-        404 => format!("status 404: no repository or revision of this name (`{}`)", repo.repo()),
+        404 => format!(
+            "status 404: no repository or revision of this name (`{}`)",
+            repo.repo()
+        ),
         429 => "status 429: the hub asks to wait; try again later".to_owned(),
         other => format!("status {other}"),
     }

@@ -29,14 +29,19 @@ impl Cache {
     /// # Errors
     /// When none is set and there is no home.
     pub fn locate(root: Option<&Path>) -> Result<Self, CliError> {
-        let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let variable = |name: &str| {
+            std::env::var_os(name)
+                .filter(|v| !v.is_empty())
+                .map(PathBuf::from)
+        };
         let root = root
             .map(Path::to_owned)
             .or_else(|| variable("HF_HUB_CACHE"))
             .or_else(|| variable("HF_HOME").map(|home| home.join("hub")))
             .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("huggingface/hub")))
             .or_else(|| variable("HOME").map(|home| home.join(".cache/huggingface/hub")));
-        let root = root.ok_or_else(|| CliError::Usage("no cache folder: set --cache-dir or HF_HOME".into()))?;
+        let root =
+            root.ok_or_else(|| CliError::Usage("no cache folder: set --cache-dir or HF_HOME".into()))?;
         Ok(Self { root })
     }
 
@@ -66,7 +71,9 @@ impl Cache {
             return None;
         }
         let noted = std::fs::read_to_string(self.repo_dir(repo).join("refs").join(revision)).ok();
-        let commit = noted.map(|text| text.trim().to_owned()).unwrap_or_else(|| revision.to_owned());
+        let commit = noted
+            .map(|text| text.trim().to_owned())
+            .unwrap_or_else(|| revision.to_owned());
         (safe_revision(&commit) && self.snapshot(repo, &commit).is_dir()).then_some(commit)
     }
 
@@ -106,17 +113,30 @@ impl Cache {
     /// Every model in the cache, sorted by name.
     pub fn entries(&self) -> Vec<Entry> {
         let mut entries = Vec::new();
-        let Ok(folders) = std::fs::read_dir(&self.root) else { return entries };
+        let Ok(folders) = std::fs::read_dir(&self.root) else {
+            return entries;
+        };
         for folder in folders.flatten() {
             let name = folder.file_name().to_string_lossy().into_owned();
-            let Some((user, model)) = name.strip_prefix("models--").and_then(|rest| rest.split_once("--")) else {
+            let Some((user, model)) = name
+                .strip_prefix("models--")
+                .and_then(|rest| rest.split_once("--"))
+            else {
                 continue;
             };
-            let Some(repo) = RepoName::parse(&format!("{user}/{model}")) else { continue };
-            let Ok(snapshots) = std::fs::read_dir(folder.path().join("snapshots")) else { continue };
+            let Some(repo) = RepoName::parse(&format!("{user}/{model}")) else {
+                continue;
+            };
+            let Ok(snapshots) = std::fs::read_dir(folder.path().join("snapshots")) else {
+                continue;
+            };
             for snapshot in snapshots.flatten().filter(|s| s.path().is_dir()) {
                 let revision = snapshot.file_name().to_string_lossy().into_owned();
-                entries.push(Entry { repo: repo.clone(), revision, folder: snapshot.path() });
+                entries.push(Entry {
+                    repo: repo.clone(),
+                    revision,
+                    folder: snapshot.path(),
+                });
             }
         }
         entries.sort_by(|a, b| (&a.repo, &a.revision).cmp(&(&b.repo, &b.revision)));
@@ -133,11 +153,19 @@ pub fn files(folder: &Path) -> Vec<(String, u64)> {
 }
 
 fn collect(folder: &Path, prefix: &str, depth: usize, out: &mut Vec<(String, u64)>) {
-    let Ok(items) = std::fs::read_dir(folder) else { return };
+    let Ok(items) = std::fs::read_dir(folder) else {
+        return;
+    };
     for item in items.flatten() {
         let name = item.file_name().to_string_lossy().into_owned();
-        let Ok(data) = std::fs::metadata(item.path()) else { continue };
-        let path = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
+        let Ok(data) = std::fs::metadata(item.path()) else {
+            continue;
+        };
+        let path = if prefix.is_empty() {
+            name
+        } else {
+            format!("{prefix}/{name}")
+        };
         if data.is_file() {
             out.push((path, data.len()));
         } else if depth < 4 {
@@ -152,7 +180,9 @@ pub fn safe_revision(text: &str) -> bool {
         && text.len() <= 128
         && !text.starts_with(['/', '.', '-'])
         && !text.contains("..")
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/'))
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/'))
 }
 
 #[cfg(unix)]

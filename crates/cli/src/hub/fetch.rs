@@ -76,9 +76,16 @@ pub fn fetch(agent: &Agent, order: &Order<'_>) -> Result<String, CliError> {
         }
     }
     let got = hex(&state.hash.finalize());
-    if let Some(expected) = order.sha256.filter(|expected| !expected.eq_ignore_ascii_case(&got)) {
+    if let Some(expected) = order
+        .sha256
+        .filter(|expected| !expected.eq_ignore_ascii_case(&got))
+    {
         std::fs::remove_file(&partial).map_err(CliError::io(&partial))?;
-        return Err(CliError::Hash { what: order.label.to_owned(), got, expected: expected.to_owned() });
+        return Err(CliError::Hash {
+            what: order.label.to_owned(),
+            got,
+            expected: expected.to_owned(),
+        });
     }
     file.sync_all().map_err(CliError::io(&partial))?;
     std::fs::rename(&partial, order.target).map_err(CliError::io(order.target))?;
@@ -120,7 +127,12 @@ impl Transfer {
         })
         .map_err(CliError::io(path))?;
         let bar = Progress::new(order.label, order.size.unwrap_or(0), done, order.quiet);
-        Ok(Self { hash, done, bar, space_checked: false })
+        Ok(Self {
+            hash,
+            done,
+            bar,
+            space_checked: false,
+        })
     }
 
     /// One request, from where the file ends.
@@ -131,8 +143,16 @@ impl Transfer {
         file: &mut File,
         path: &Path,
     ) -> Result<(), Broken> {
-        let http = |reason: String| CliError::Http { url: order.url.to_owned(), reason };
-        let disk = |source| Broken::Fatal(CliError::Io { path: path.to_owned(), source });
+        let http = |reason: String| CliError::Http {
+            url: order.url.to_owned(),
+            reason,
+        };
+        let disk = |source| {
+            Broken::Fatal(CliError::Io {
+                path: path.to_owned(),
+                source,
+            })
+        };
         if order.size == Some(self.done) && self.done > 0 {
             return Ok(());
         }
@@ -149,7 +169,13 @@ impl Transfer {
             }
             other => Broken::Again(http(unreachable_text(&other))),
         })?;
-        let header = |name: &str| response.headers().get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
+        let header = |name: &str| {
+            response
+                .headers()
+                .get(name)
+                .and_then(|v| v.to_str().ok())
+                .map(str::to_owned)
+        };
         let length = header("content-length").and_then(|v| v.parse::<u64>().ok());
         match response.status().as_u16() {
             200 => {
@@ -163,7 +189,9 @@ impl Transfer {
                 file.set_len(0).map_err(disk)?;
                 self.hash = Sha256::new();
                 self.done = 0;
-                return Err(Broken::Again(http("the server answered with another range".into())));
+                return Err(Broken::Again(http(
+                    "the server answered with another range".into(),
+                )));
             }
             status if status == 429 || status >= 500 => {
                 return Err(Broken::Again(http(format!("status {status}"))));
@@ -174,16 +202,18 @@ impl Transfer {
         if let (Some(want), Some(total)) = (order.size, total)
             && want != total
         {
-            return Err(Broken::Fatal(http(format!("the server has {total} bytes, {want} were announced"))));
+            return Err(Broken::Fatal(http(format!(
+                "the server has {total} bytes, {want} were announced"
+            ))));
         }
         self.check_space(total, path).map_err(Broken::Fatal)?;
         file.seek(SeekFrom::Start(self.done)).map_err(disk)?;
         let mut reader = response.into_body().into_reader();
         let mut buffer = vec![0; 1 << 17];
         loop {
-            let count = reader
-                .read(&mut buffer)
-                .map_err(|error| Broken::Again(http(format!("broke off after {} bytes: {error}", self.done))))?;
+            let count = reader.read(&mut buffer).map_err(|error| {
+                Broken::Again(http(format!("broke off after {} bytes: {error}", self.done)))
+            })?;
             if count == 0 {
                 break;
             }
@@ -196,9 +226,10 @@ impl Transfer {
             self.bar.set(self.done);
         }
         match total {
-            Some(total) if self.done < total => {
-                Err(Broken::Again(http(format!("broke off after {} of {total} bytes", self.done))))
-            }
+            Some(total) if self.done < total => Err(Broken::Again(http(format!(
+                "broke off after {} of {total} bytes",
+                self.done
+            )))),
             Some(_) | None => Ok(()),
         }
     }
@@ -231,7 +262,11 @@ pub fn require_space(folder: &Path, bytes: u64) -> Result<(), CliError> {
 fn check_space(folder: &Path, bytes: u64, free: u64) -> Result<(), CliError> {
     let needed = bytes.saturating_add(SPACE_RESERVE);
     if bytes > 0 && needed > free {
-        return Err(CliError::Space { path: folder.to_owned(), needed, free });
+        return Err(CliError::Space {
+            path: folder.to_owned(),
+            needed,
+            free,
+        });
     }
     Ok(())
 }
@@ -249,7 +284,10 @@ pub fn free_bytes(folder: &Path) -> Result<u64, CliError> {
     // SAFETY: `path` is a C string that lives through the call, and `stat` has room for what the call writes.
     let failed = unsafe { libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) } != 0;
     if failed {
-        return Err(CliError::Io { path: folder.to_owned(), source: std::io::Error::last_os_error() });
+        return Err(CliError::Io {
+            path: folder.to_owned(),
+            source: std::io::Error::last_os_error(),
+        });
     }
     // SAFETY: the call succeeded, so it has written the whole struct.
     let stat = unsafe { stat.assume_init() };
@@ -312,7 +350,11 @@ mod tests {
             (1, SPACE_RESERVE + 1, true),
             (u64::MAX, u64::MAX - 1, false),
         ] {
-            assert_eq!(check_space(folder, bytes, free).is_ok(), fits, "{bytes} of {free}");
+            assert_eq!(
+                check_space(folder, bytes, free).is_ok(),
+                fits,
+                "{bytes} of {free}"
+            );
         }
         let text = check_space(folder, 100, 50).unwrap_err().to_string();
         assert!(text.contains(&(100 + SPACE_RESERVE).to_string()), "{text}");

@@ -46,7 +46,11 @@ impl RepoName {
         };
         let (user, model) = repo.split_once('/')?;
         let fine = is_name(user) && is_name(model) && quant.is_none_or(is_name);
-        fine.then(|| RepoName { user: user.into(), model: model.into(), quant: quant.map(str::to_owned) })
+        fine.then(|| RepoName {
+            user: user.into(),
+            model: model.into(),
+            quant: quant.map(str::to_owned),
+        })
     }
 
     /// `user/model`
@@ -61,7 +65,9 @@ fn is_name(text: &str) -> bool {
         && text.len() <= 96
         && !text.starts_with(['.', '-'])
         && !text.contains("..")
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
 impl ModelName {
@@ -76,17 +82,25 @@ impl ModelName {
         if Path::new(text).exists() {
             return Ok(ModelName::Path(PathBuf::from(text)));
         }
-        let bare = text.strip_prefix("hf.co/").or_else(|| text.strip_prefix("hf://")).unwrap_or(text);
+        let bare = text
+            .strip_prefix("hf.co/")
+            .or_else(|| text.strip_prefix("hf://"))
+            .unwrap_or(text);
         if looks_like_path(bare) {
             let reason = "no such file or folder".to_owned();
-            return Err(CliError::Model { name: text.to_owned(), reason });
+            return Err(CliError::Model {
+                name: text.to_owned(),
+                reason,
+            });
         }
-        RepoName::parse(bare).map(ModelName::Repo).ok_or_else(|| CliError::Model {
-            name: text.to_owned(),
-            reason: "allowed: a file, a folder, `user/model[:quant]` of the hub, or an http(s) URL; \
+        RepoName::parse(bare)
+            .map(ModelName::Repo)
+            .ok_or_else(|| CliError::Model {
+                name: text.to_owned(),
+                reason: "allowed: a file, a folder, `user/model[:quant]` of the hub, or an http(s) URL; \
                      `galvani list` shows what is in the cache"
-                .to_owned(),
-        })
+                    .to_owned(),
+            })
     }
 }
 
@@ -116,7 +130,10 @@ mod tests {
             ("a/b-GGUF:Q4_K_M", repo("a", "b-GGUF", Some("Q4_K_M"))),
             ("hf.co/a/b:Q8_0", repo("a", "b", Some("Q8_0"))),
             ("hf://a/b", repo("a", "b", None)),
-            ("https://x.example/y.gguf", Some(ModelName::Url("https://x.example/y.gguf".into()))),
+            (
+                "https://x.example/y.gguf",
+                Some(ModelName::Url("https://x.example/y.gguf".into())),
+            ),
             ("", None),
             ("a", None),
             ("a/", None),

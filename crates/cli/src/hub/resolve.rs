@@ -43,7 +43,11 @@ impl Store {
     /// When the cache's place is unknown or the hub's address is none.
     pub fn new(flags: &StoreArgs) -> Result<Self, CliError> {
         let variable = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
-        let endpoint = flags.hub.clone().or_else(|| variable("HF_ENDPOINT")).unwrap_or_else(|| DEFAULT_HUB.into());
+        let endpoint = flags
+            .hub
+            .clone()
+            .or_else(|| variable("HF_ENDPOINT"))
+            .unwrap_or_else(|| DEFAULT_HUB.into());
         let hub_offline = variable("HF_HUB_OFFLINE").is_some_and(|v| v != "0");
         Ok(Self {
             cache: Cache::locate(flags.cache_dir.as_deref())?,
@@ -71,7 +75,11 @@ impl Store {
         let listing = self.hub.listing(repo, &self.revision)?;
         let names: Vec<String> = listing.files.iter().map(|f| f.path.clone()).collect();
         let choice = select::select(repo, &names)?;
-        let wanted: Vec<&RemoteFile> = listing.files.iter().filter(|f| choice.files.contains(&f.path)).collect();
+        let wanted: Vec<&RemoteFile> = listing
+            .files
+            .iter()
+            .filter(|f| choice.files.contains(&f.path))
+            .collect();
         let root = self.cache.repo_dir(repo).join("blobs");
         std::fs::create_dir_all(&root).map_err(CliError::io(&root))?;
         require_space(&root, self.missing_bytes(repo, &wanted))?;
@@ -79,7 +87,10 @@ impl Store {
             self.pull_file(repo, &listing, file)?;
         }
         self.cache.set_commit(repo, &self.revision, &listing.commit)?;
-        Ok(open_path(&self.cache.snapshot(repo, &listing.commit), choice.entry.as_deref()))
+        Ok(open_path(
+            &self.cache.snapshot(repo, &listing.commit),
+            choice.entry.as_deref(),
+        ))
     }
 
     fn missing_bytes(&self, repo: &RepoName, wanted: &[&RemoteFile]) -> u64 {
@@ -90,7 +101,11 @@ impl Store {
                 let size = file.size.unwrap_or(0);
                 let Some(blob) = &file.blob else { return size };
                 let target = self.cache.blob(repo, blob);
-                if target.exists() { 0 } else { size.saturating_sub(length(&fetch::partial_path(&target))) }
+                if target.exists() {
+                    0
+                } else {
+                    size.saturating_sub(length(&fetch::partial_path(&target)))
+                }
             })
             .sum()
     }
@@ -115,7 +130,9 @@ impl Store {
             };
             fetch::fetch(self.hub.agent(), &order)?;
         }
-        self.cache.link(repo, &listing.commit, &file.path, &blob).map(|_| ())
+        self.cache
+            .link(repo, &listing.commit, &file.path, &blob)
+            .map(|_| ())
     }
 
     /// Fetches a file of a web server into `galvani/` beside the hub's cache.
@@ -136,9 +153,16 @@ impl Store {
         }
         if self.offline {
             let reason = "not in the cache, and --offline is set".to_owned();
-            return Err(CliError::Model { name: url.to_owned(), reason });
+            return Err(CliError::Model {
+                name: url.to_owned(),
+                reason,
+            });
         }
-        let label = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let label = target
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let order = Order {
             url,
             token: None,
@@ -160,12 +184,20 @@ impl Store {
     fn url_path(&self, url: &str) -> Result<PathBuf, CliError> {
         let wrong = || CliError::Model {
             name: url.to_owned(),
-            reason: "allowed: a URL whose path ends in a file name of letters, digits, `.`, `_` and `-`".into(),
+            reason: "allowed: a URL whose path ends in a file name of letters, digits, `.`, `_` and `-`"
+                .into(),
         };
         let (_, rest) = url.split_once("://").ok_or_else(wrong)?;
         let rest = rest.split(['?', '#']).next().unwrap_or_default();
         let clean = |part: &str| {
-            part.bytes().map(|b| if b.is_ascii_alphanumeric() || b"._-".contains(&b) { char::from(b) } else { '_' })
+            part.bytes()
+                .map(|b| {
+                    if b.is_ascii_alphanumeric() || b"._-".contains(&b) {
+                        char::from(b)
+                    } else {
+                        '_'
+                    }
+                })
                 .collect::<String>()
         };
         let parts: Vec<String> = rest.split('/').filter(|p| !p.is_empty()).map(clean).collect();
@@ -173,7 +205,12 @@ impl Store {
         if !safe || rest.contains('@') {
             return Err(wrong());
         }
-        let base = self.cache.root().parent().unwrap_or(self.cache.root()).join("galvani");
+        let base = self
+            .cache
+            .root()
+            .parent()
+            .unwrap_or(self.cache.root())
+            .join("galvani");
         Ok(parts.iter().fold(base, |path, part| path.join(part)))
     }
 }
@@ -189,7 +226,10 @@ fn open_path(folder: &Path, entry: Option<&str>) -> PathBuf {
 pub fn resolve(store: &Store, name: Option<&str>) -> Result<Local, CliError> {
     let Some(text) = name else {
         let path = default_model::obtain(&store.cache, &store.hub, store.offline, store.quiet)?;
-        return Ok(Local { path, name: default_model::NAME.to_owned() });
+        return Ok(Local {
+            path,
+            name: default_model::NAME.to_owned(),
+        });
     };
     match ModelName::parse(text)? {
         ModelName::Path(path) => {
@@ -203,17 +243,26 @@ pub fn resolve(store: &Store, name: Option<&str>) -> Result<Local, CliError> {
         }
         ModelName::Repo(repo) => {
             if let Some(path) = store.cached(&repo) {
-                return Ok(Local { path, name: repo.to_string() });
+                return Ok(Local {
+                    path,
+                    name: repo.to_string(),
+                });
             }
             if store.offline {
                 let reason = format!(
                     "not in the cache ({}), and --offline is set; `galvani list` shows what is there",
                     store.cache.root().display()
                 );
-                return Err(CliError::Model { name: text.to_owned(), reason });
+                return Err(CliError::Model {
+                    name: text.to_owned(),
+                    reason,
+                });
             }
             let path = store.pull(&repo)?;
-            Ok(Local { path, name: repo.to_string() })
+            Ok(Local {
+                path,
+                name: repo.to_string(),
+            })
         }
     }
 }
@@ -221,6 +270,10 @@ pub fn resolve(store: &Store, name: Option<&str>) -> Result<Local, CliError> {
 /// A file's name without its ending; a folder's name.
 fn path_name(path: &Path) -> String {
     let full = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let named = if path.is_dir() { full.file_name() } else { path.file_stem() };
+    let named = if path.is_dir() {
+        full.file_name()
+    } else {
+        path.file_stem()
+    };
     named.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
 }

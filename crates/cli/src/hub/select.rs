@@ -36,21 +36,36 @@ pub struct Selection {
 /// # Errors
 /// When nothing fits, naming what there is.
 pub fn select(repo: &RepoName, names: &[String]) -> Result<Selection, CliError> {
-    let ggufs: Vec<&String> =
-        names.iter().filter(|n| n.ends_with(".gguf") && !stem(n).starts_with("mmproj")).collect();
-    let tensors: Vec<&String> =
-        names.iter().filter(|n| n.ends_with(".safetensors") && !n.contains('/')).collect();
-    let wrong = |reason: String| CliError::Model { name: repo.to_string(), reason };
+    let ggufs: Vec<&String> = names
+        .iter()
+        .filter(|n| n.ends_with(".gguf") && !stem(n).starts_with("mmproj"))
+        .collect();
+    let tensors: Vec<&String> = names
+        .iter()
+        .filter(|n| n.ends_with(".safetensors") && !n.contains('/'))
+        .collect();
+    let wrong = |reason: String| CliError::Model {
+        name: repo.to_string(),
+        reason,
+    };
     if let Some(quant) = &repo.quant {
         let found = ggufs.iter().find(|n| has_quant(n, quant)).ok_or_else(|| {
             let there: Vec<&str> = ggufs.iter().map(|n| n.as_str()).collect();
-            wrong(format!("no GGUF of quantisation {quant}; there are: {}", list(&there)))
+            wrong(format!(
+                "no GGUF of quantisation {quant}; there are: {}",
+                list(&there)
+            ))
         })?;
         return Ok(gguf(found, names));
     }
     if !tensors.is_empty() && names.iter().any(|n| n == "config.json") {
         let side = names.iter().filter(|n| SIDE_FILES.contains(&n.as_str()));
-        let files = tensors.into_iter().filter(|n| !n.starts_with("consolidated")).chain(side).cloned().collect();
+        let files = tensors
+            .into_iter()
+            .filter(|n| !n.starts_with("consolidated"))
+            .chain(side)
+            .cloned()
+            .collect();
         return Ok(Selection { entry: None, files });
     }
     let best = QUANT_ORDER
@@ -61,7 +76,10 @@ pub fn select(repo: &RepoName, names: &[String]) -> Result<Selection, CliError> 
         Some(name) => Ok(gguf(name, names)),
         None => {
             let there: Vec<&str> = names.iter().map(String::as_str).collect();
-            Err(wrong(format!("neither safetensors with config.json nor GGUF; there are: {}", list(&there))))
+            Err(wrong(format!(
+                "neither safetensors with config.json nor GGUF; there are: {}",
+                list(&there)
+            )))
         }
     }
 }
@@ -88,7 +106,10 @@ fn has_quant(name: &str, quant: &str) -> bool {
 
 fn gguf(name: &str, names: &[String]) -> Selection {
     let Some((base, count)) = split_name(name) else {
-        return Selection { entry: Some(name.to_owned()), files: vec![name.to_owned()] };
+        return Selection {
+            entry: Some(name.to_owned()),
+            files: vec![name.to_owned()],
+        };
     };
     let files: Vec<String> = names
         .iter()
@@ -115,24 +136,46 @@ mod tests {
     fn check(model: &str, names: &[&str]) -> Result<(Option<String>, usize), String> {
         let repo = RepoName::parse(model).expect("test names are valid");
         let names: Vec<String> = names.iter().map(|n| n.to_string()).collect();
-        select(&repo, &names).map(|s| (s.entry, s.files.len())).map_err(|e| e.to_string())
+        select(&repo, &names)
+            .map(|s| (s.entry, s.files.len()))
+            .map_err(|e| e.to_string())
     }
 
     #[test]
     fn files_of_repositories() {
         let some = |name: &str, count| Ok((Some(name.to_owned()), count));
-        let quants = ["README.md", "m-Q8_0.gguf", "m.Q4_K_M.gguf", "m-q4_k_s.gguf", "mmproj-F16.gguf"];
+        let quants = [
+            "README.md",
+            "m-Q8_0.gguf",
+            "m.Q4_K_M.gguf",
+            "m-q4_k_s.gguf",
+            "mmproj-F16.gguf",
+        ];
         assert_eq!(check("a/b", &quants), some("m.Q4_K_M.gguf", 1));
         assert_eq!(check("a/b:q8_0", &quants), some("m-Q8_0.gguf", 1));
         assert_eq!(check("a/b:Q4_K_S", &quants), some("m-q4_k_s.gguf", 1));
-        let split = ["Q4_0/m-Q4_0-00002-of-00002.gguf", "Q4_0/m-Q4_0-00001-of-00002.gguf", "m-Q8_0.gguf"];
+        let split = [
+            "Q4_0/m-Q4_0-00002-of-00002.gguf",
+            "Q4_0/m-Q4_0-00001-of-00002.gguf",
+            "m-Q8_0.gguf",
+        ];
         assert_eq!(check("a/b", &split), some("Q4_0/m-Q4_0-00001-of-00002.gguf", 2));
-        let hub = ["config.json", "model.safetensors", "tokenizer.json", "m-Q4_0.gguf", "LICENSE"];
+        let hub = [
+            "config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "m-Q4_0.gguf",
+            "LICENSE",
+        ];
         assert_eq!(check("a/b", &hub), Ok((None, 3)));
         assert_eq!(check("a/b:Q4_0", &hub), some("m-Q4_0.gguf", 1));
         assert_eq!(check("a/b", &["odd.gguf"]), some("odd.gguf", 1));
         assert!(check("a/b:Q2_K", &quants).unwrap_err().contains("m-Q8_0.gguf"));
-        assert!(check("a/b", &["pytorch_model.bin"]).unwrap_err().contains("pytorch_model.bin"));
+        assert!(
+            check("a/b", &["pytorch_model.bin"])
+                .unwrap_err()
+                .contains("pytorch_model.bin")
+        );
         assert!(check("a/b", &[]).unwrap_err().contains("none"));
     }
 }

@@ -37,7 +37,11 @@ impl Compute {
             MathFlag::Exact => CpuMath::Exact,
             MathFlag::Reference => return Ok(Compute::Reference(Reference)),
         };
-        let options = CpuOptions { threads: threads(arguments)?, math, isa };
+        let options = CpuOptions {
+            threads: threads(arguments)?,
+            math,
+            isa,
+        };
         let backend = CpuBackend::new(options).map_err(|error| CliError::Failed(error.to_string()))?;
         Ok(Compute::Cpu(Box::new(backend)))
     }
@@ -60,7 +64,9 @@ pub fn threads(arguments: &ComputeArgs) -> Result<usize, CliError> {
     match arguments.threads {
         None => Ok(cores),
         Some(count @ 1..=1024) => Ok(count),
-        Some(count) => Err(CliError::Usage(format!("--threads: got {count}, allowed: 1 to 1024"))),
+        Some(count) => Err(CliError::Usage(format!(
+            "--threads: got {count}, allowed: 1 to 1024"
+        ))),
     }
 }
 
@@ -75,7 +81,9 @@ impl Backend for Compute {
     ) -> Result<Program, BackendError> {
         Ok(match self {
             Compute::Cpu(backend) => Program::Cpu(Box::new(backend.compile(graph, weights, limits)?)),
-            Compute::Reference(backend) => Program::Reference(Box::new(backend.compile(graph, weights, limits)?)),
+            Compute::Reference(backend) => {
+                Program::Reference(Box::new(backend.compile(graph, weights, limits)?))
+            }
         })
     }
 

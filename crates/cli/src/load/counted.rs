@@ -20,9 +20,20 @@ pub struct Counted<'a> {
 
 impl<'a> Counted<'a> {
     /// Watches `inner`, of which `total` bytes will be read; `told` hears of each tenth.
-    pub fn new(inner: &'a dyn WeightSource, total: u64, quiet: bool, told: &'a (dyn Fn(&str) + Sync)) -> Self {
+    pub fn new(
+        inner: &'a dyn WeightSource,
+        total: u64,
+        quiet: bool,
+        told: &'a (dyn Fn(&str) + Sync),
+    ) -> Self {
         let bar = Mutex::new(Progress::new("loading", total, 0, quiet));
-        Self { inner, total, done: AtomicU64::new(0), bar, told }
+        Self {
+            inner,
+            total,
+            done: AtomicU64::new(0),
+            bar,
+            told,
+        }
     }
 }
 
@@ -38,7 +49,11 @@ impl WeightSource for Counted<'_> {
         }
         let tenth = |at: u64| at.saturating_mul(10).checked_div(self.total).unwrap_or(0);
         if tenth(before) != tenth(done) {
-            (self.told)(&format!("loading: {} of {}", bytes(done.min(self.total)), bytes(self.total)));
+            (self.told)(&format!(
+                "loading: {} of {}",
+                bytes(done.min(self.total)),
+                bytes(self.total)
+            ));
         }
         Ok(data)
     }

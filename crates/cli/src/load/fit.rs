@@ -60,11 +60,23 @@ impl Fit {
         let info = &opened.info;
         let page_tokens = arguments.page_tokens;
         if !page_tokens.is_power_of_two() || !(16..=4096).contains(&page_tokens) {
-            return Err(usage("--page-tokens", page_tokens, "a power of two from 16 to 4096"));
+            return Err(usage(
+                "--page-tokens",
+                page_tokens,
+                "a power of two from 16 to 4096",
+            ));
         }
-        let sequences = in_range("--sequences", arguments.sequences.unwrap_or(wish.sequences), 1, 4096)?;
+        let sequences = in_range(
+            "--sequences",
+            arguments.sequences.unwrap_or(wish.sequences),
+            1,
+            4096,
+        )?;
         let step_tokens = in_range("--step-tokens", arguments.step_tokens, 1, 65_536)?.max(sequences);
-        let asked = arguments.context.map(|context| in_range("--context", context, 2, info.context_max)).transpose()?;
+        let asked = arguments
+            .context
+            .map(|context| in_range("--context", context, 2, info.context_max))
+            .transpose()?;
         let page_bytes = info.kv_bytes_per_token.saturating_mul(page_tokens as u64).max(1);
         let room = machine.memory_free.saturating_sub(info.weight_bytes) / 2;
         let page_count = match (arguments.cache_memory, wish.context) {
@@ -74,11 +86,17 @@ impl Fit {
                 let longest = asked.unwrap_or(info.context_max);
                 let tokens = longest.max(sequences.saturating_mul(SEQUENCE_TOKENS));
                 let wanted = tokens.div_ceil(page_tokens) as u64;
-                let fits = if machine.memory_free == 0 { u64::MAX } else { (room / page_bytes).max(1) };
+                let fits = if machine.memory_free == 0 {
+                    u64::MAX
+                } else {
+                    (room / page_bytes).max(1)
+                };
                 wanted.min(fits)
             }
         };
-        let page_count = usize::try_from(page_count).unwrap_or(usize::MAX).min(i32::MAX as usize / page_tokens);
+        let page_count = usize::try_from(page_count)
+            .unwrap_or(usize::MAX)
+            .min(i32::MAX as usize / page_tokens);
         let pool_tokens = page_count * page_tokens;
         let context = match (asked, wish.context) {
             (Some(context), None) if context > pool_tokens => {
@@ -103,7 +121,9 @@ impl Fit {
             vocab: info.vocab,
             prefix_cache: arguments.prefix_cache,
         };
-        let limits = engine.limits().map_err(|error| CliError::Usage(error.to_string()))?;
+        let limits = engine
+            .limits()
+            .map_err(|error| CliError::Usage(error.to_string()))?;
         let arena = plan_of(opened, &limits);
         Ok(Self {
             limits,
@@ -152,7 +172,13 @@ impl Fit {
 
 /// The buffers of the widest step.
 pub fn plan_of(opened: &Opened, limits: &Limits) -> Plan {
-    plan(&opened.graph, Extent { tokens: limits.step_tokens_max, rows: limits.step_rows_max })
+    plan(
+        &opened.graph,
+        Extent {
+            tokens: limits.step_tokens_max,
+            rows: limits.step_rows_max,
+        },
+    )
 }
 
 fn usage(flag: &str, got: usize, allowed: &str) -> CliError {

@@ -99,7 +99,14 @@ pub fn open_named(store: &Store, name: Option<&str>, strict: bool) -> Result<Ope
         eprintln!("note: {warning}");
     }
     let fused = galvani_graph::fuse(graph.clone());
-    Ok(Opened { name: local.name, checkpoint, info, graph: fused, plain: graph, is_default: name.is_none() })
+    Ok(Opened {
+        name: local.name,
+        checkpoint,
+        info,
+        graph: fused,
+        plain: graph,
+        is_default: name.is_none(),
+    })
 }
 
 /// Packs the weights and makes the program.
@@ -119,7 +126,12 @@ pub fn compile(
         .compile(&opened.graph, &counted, fit.limits.spec())
         .map_err(|error| CliError::Failed(error.to_string()))?;
     drop(counted);
-    let slow: Vec<_> = backend.compiled(&program).census.iter().filter(|row| row.fallback).collect();
+    let slow: Vec<_> = backend
+        .compiled(&program)
+        .census
+        .iter()
+        .filter(|row| row.fallback)
+        .collect();
     if let Some(row) = slow.first().filter(|_| arguments.strict) {
         return Err(CliError::Strict(format!(
             "{} {} nodes take a slower kernel, the first is `{}`: {} ({})",
@@ -131,7 +143,12 @@ pub fn compile(
         )));
     }
     let describe = backend.describe();
-    Ok(Ready { backend, program, fit, describe })
+    Ok(Ready {
+        backend,
+        program,
+        fit,
+        describe,
+    })
 }
 
 /// Loads everything and starts the engine.
@@ -155,11 +172,18 @@ pub fn load(
             Ok((tokenizer, template))
         });
         let ready = compile(opened, arguments, fit, quiet, told);
-        let text = text.join().unwrap_or_else(|_| Err(CliError::Failed("reading the tokenizer panicked".into())));
+        let text = text
+            .join()
+            .unwrap_or_else(|_| Err(CliError::Failed("reading the tokenizer panicked".into())));
         (text, ready)
     });
     let (tokenizer, template) = text?;
-    let Ready { backend, program, fit, describe } = ready?;
+    let Ready {
+        backend,
+        program,
+        fit,
+        describe,
+    } = ready?;
     if tokenizer.vocab_size() > opened.info.vocab {
         return Err(CliError::Failed(format!(
             "the tokenizer has {} tokens, the model only {}",
@@ -187,7 +211,10 @@ pub fn load(
 pub fn census_lines(compiled: &Compiled) -> Vec<String> {
     let mut counts: Vec<(String, usize, bool, String)> = Vec::new();
     for row in compiled.census.iter().filter(|row| !row.kernel.is_empty()) {
-        match counts.iter_mut().find(|(kernel, _, fallback, _)| *kernel == row.kernel && *fallback == row.fallback) {
+        match counts
+            .iter_mut()
+            .find(|(kernel, _, fallback, _)| *kernel == row.kernel && *fallback == row.fallback)
+        {
             Some(entry) => entry.1 += 1,
             None => counts.push((row.kernel.clone(), 1, row.fallback, row.reason.clone())),
         }
@@ -195,7 +222,11 @@ pub fn census_lines(compiled: &Compiled) -> Vec<String> {
     counts
         .into_iter()
         .map(|(kernel, count, fallback, reason)| {
-            if fallback { format!("{count:4} {kernel}  (slower than possible: {reason})") } else { format!("{count:4} {kernel}") }
+            if fallback {
+                format!("{count:4} {kernel}  (slower than possible: {reason})")
+            } else {
+                format!("{count:4} {kernel}")
+            }
         })
         .collect()
 }

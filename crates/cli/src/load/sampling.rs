@@ -43,7 +43,11 @@ impl Defaults {
         }
         if opened.is_default && found == Self::default() {
             // As on the model's page.
-            found = Self { temperature: Some(0.2), top_p: Some(0.9), ..found };
+            found = Self {
+                temperature: Some(0.2),
+                top_p: Some(0.9),
+                ..found
+            };
         }
         Ok(found)
     }
@@ -53,7 +57,10 @@ impl Defaults {
         let number = |key: &str| value.get(key).and_then(Value::as_f64).map(|v| v as f32);
         Ok(Self {
             temperature: number("temperature"),
-            top_k: value.get("top_k").and_then(Value::as_u64).and_then(|k| usize::try_from(k).ok()),
+            top_k: value
+                .get("top_k")
+                .and_then(Value::as_u64)
+                .and_then(|k| usize::try_from(k).ok()),
             top_p: number("top_p"),
             min_p: number("min_p"),
             repetition_penalty: number("repetition_penalty"),
@@ -71,7 +78,10 @@ impl Defaults {
             top_k: flags.top_k.or(self.top_k).unwrap_or(0),
             top_p: flags.top_p.or(self.top_p).unwrap_or(1.0),
             min_p: flags.min_p.or(self.min_p).unwrap_or(0.0),
-            repetition_penalty: flags.repetition_penalty.or(self.repetition_penalty).unwrap_or(1.0),
+            repetition_penalty: flags
+                .repetition_penalty
+                .or(self.repetition_penalty)
+                .unwrap_or(1.0),
             seed: flags.seed.unwrap_or_else(clock),
             ..SamplingParams::greedy()
         }
@@ -85,13 +95,21 @@ mod tests {
     #[test]
     fn the_publishers_file_is_read() {
         let cases = [
-            (r#"{"temperature": 0.6, "top_k": 20, "top_p": 0.95}"#, Some((Some(0.6), Some(20), Some(0.95)))),
-            (r#"{"do_sample": true, "eos_token_id": [1, 2]}"#, Some((None, None, None))),
+            (
+                r#"{"temperature": 0.6, "top_k": 20, "top_p": 0.95}"#,
+                Some((Some(0.6), Some(20), Some(0.95))),
+            ),
+            (
+                r#"{"do_sample": true, "eos_token_id": [1, 2]}"#,
+                Some((None, None, None)),
+            ),
             (r#"{"top_k": -1}"#, Some((None, None, None))),
             ("{", None),
         ];
         for (text, want) in cases {
-            let got = Defaults::from_json(text.as_bytes()).ok().map(|d| (d.temperature, d.top_k, d.top_p));
+            let got = Defaults::from_json(text.as_bytes())
+                .ok()
+                .map(|d| (d.temperature, d.top_k, d.top_p));
             assert_eq!(got, want, "{text}");
         }
     }

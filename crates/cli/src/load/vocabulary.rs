@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use galvani_text::{ChatTemplate, GgufVocab, HubFiles, NamedTemplate, Tokenizer, templates_from_tokenizer_config};
+use galvani_text::{
+    ChatTemplate, GgufVocab, HubFiles, NamedTemplate, Tokenizer, templates_from_tokenizer_config,
+};
 use galvani_weights::Checkpoint;
 use galvani_weights::gguf::Metadata;
 
@@ -21,7 +23,9 @@ pub fn tokenizer(checkpoint: &Checkpoint) -> Result<Tokenizer, CliError> {
         return Tokenizer::from_gguf(gguf_vocab(gguf.metadata())?)
             .map_err(|error| failed(format!("{}: {error}", checkpoint.origin())));
     }
-    let folder = checkpoint.folder().ok_or_else(|| failed("the checkpoint has no folder for its tokenizer"))?;
+    let folder = checkpoint
+        .folder()
+        .ok_or_else(|| failed("the checkpoint has no folder for its tokenizer"))?;
     let path = folder.join("tokenizer.json");
     let tokenizer_json = std::fs::read(&path).map_err(CliError::io(&path))?;
     let config = read_if_there(&folder.join("tokenizer_config.json"))?;
@@ -37,7 +41,9 @@ pub fn tokenizer(checkpoint: &Checkpoint) -> Result<Tokenizer, CliError> {
 fn gguf_vocab(metadata: &Metadata) -> Result<GgufVocab, CliError> {
     let strings = |key: &str| -> Result<Vec<String>, CliError> {
         let array = metadata.get_strings(key)?;
-        Ok(array.map(|list| list.iter().map(str::to_owned).collect()).unwrap_or_default())
+        Ok(array
+            .map(|list| list.iter().map(str::to_owned).collect())
+            .unwrap_or_default())
     };
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let id = |name: &str| metadata.get_u32(&key(name));
@@ -48,7 +54,10 @@ fn gguf_vocab(metadata: &Metadata) -> Result<GgufVocab, CliError> {
         tokens: strings(&key("tokens"))?,
         token_types: metadata.get_i32s(&key("token_type"))?.unwrap_or_default(),
         merges: strings(&key("merges"))?,
-        scores: metadata.get_f32s(&key("scores"))?.map(<[f32]>::to_vec).unwrap_or_default(),
+        scores: metadata
+            .get_f32s(&key("scores"))?
+            .map(<[f32]>::to_vec)
+            .unwrap_or_default(),
         bos: id("bos_token_id")?,
         eos: id("eos_token_id")?,
         eot: id("eot_token_id")?,
@@ -72,7 +81,9 @@ pub fn template(
     if let Some(path) = file {
         let source = std::fs::read_to_string(path).map_err(CliError::io(path))?;
         let origin = path.file_name().unwrap_or_default().to_string_lossy();
-        return ChatTemplate::parse(&source, &origin, tokenizer).map(Some).map_err(failed);
+        return ChatTemplate::parse(&source, &origin, tokenizer)
+            .map(Some)
+            .map_err(failed);
     }
     let (list, origin) = match checkpoint.gguf() {
         Some(gguf) => (gguf_templates(gguf.metadata())?, "tokenizer.chat_template"),
@@ -81,16 +92,26 @@ pub fn template(
     if list.is_empty() {
         return Ok(None);
     }
-    ChatTemplate::parse_named(&list, origin, tokenizer).map(Some).map_err(failed)
+    ChatTemplate::parse_named(&list, origin, tokenizer)
+        .map(Some)
+        .map_err(failed)
 }
 
 fn gguf_templates(metadata: &Metadata) -> Result<Vec<NamedTemplate>, CliError> {
     const KEY: &str = "tokenizer.chat_template";
-    let named = |name: &str, source: &str| NamedTemplate { name: name.to_owned(), source: source.to_owned() };
-    let mut list: Vec<NamedTemplate> =
-        metadata.get_str(KEY)?.map(|source| named("default", source)).into_iter().collect();
+    let named = |name: &str, source: &str| NamedTemplate {
+        name: name.to_owned(),
+        source: source.to_owned(),
+    };
+    let mut list: Vec<NamedTemplate> = metadata
+        .get_str(KEY)?
+        .map(|source| named("default", source))
+        .into_iter()
+        .collect();
     for (key, _) in metadata.iter() {
-        let Some(name) = key.strip_prefix(KEY).and_then(|rest| rest.strip_prefix('.')) else { continue };
+        let Some(name) = key.strip_prefix(KEY).and_then(|rest| rest.strip_prefix('.')) else {
+            continue;
+        };
         if let Some(source) = metadata.get_str(key)? {
             list.push(named(name, source));
         }
@@ -99,14 +120,23 @@ fn gguf_templates(metadata: &Metadata) -> Result<Vec<NamedTemplate>, CliError> {
 }
 
 fn hub_templates(folder: Option<&Path>) -> Result<(Vec<NamedTemplate>, &'static str), CliError> {
-    let Some(folder) = folder else { return Ok((Vec::new(), "")) };
+    let Some(folder) = folder else {
+        return Ok((Vec::new(), ""));
+    };
     if let Some(bytes) = read_if_there(&folder.join("chat_template.jinja"))? {
         let source = String::from_utf8(bytes).map_err(|_| failed("chat_template.jinja is not UTF-8"))?;
-        return Ok((vec![NamedTemplate { name: "default".into(), source }], "chat_template.jinja"));
+        return Ok((
+            vec![NamedTemplate {
+                name: "default".into(),
+                source,
+            }],
+            "chat_template.jinja",
+        ));
     }
-    for (file, origin) in
-        [("chat_template.json", "chat_template.json"), ("tokenizer_config.json", "tokenizer_config.json")]
-    {
+    for (file, origin) in [
+        ("chat_template.json", "chat_template.json"),
+        ("tokenizer_config.json", "tokenizer_config.json"),
+    ] {
         if let Some(bytes) = read_if_there(&folder.join(file))? {
             let list = templates_from_tokenizer_config(&bytes).map_err(failed)?;
             if !list.is_empty() {
@@ -121,6 +151,9 @@ fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, CliError> {
     match std::fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(CliError::Io { path: path.to_owned(), source }),
+        Err(source) => Err(CliError::Io {
+            path: path.to_owned(),
+            source,
+        }),
     }
 }
