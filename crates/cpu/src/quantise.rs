@@ -10,8 +10,6 @@ use crate::isa::Isa;
 use crate::linear::InView;
 use crate::pack::{AlignedBytes, BLOCK};
 use crate::pool::Worker;
-use crate::simd::Simd;
-use crate::simd::lanes::Lanes;
 
 /// Planes of 4-byte elements beside the codes.
 pub(crate) const PLANES: usize = 5;
@@ -240,7 +238,7 @@ unsafe fn quantise(isa: Isa, x: *const f32, tile: &ActTile, element: usize) {
         match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::AmxInt8 | Isa::Avx512Vnni => crate::simd::avx512::quantise(x, tile, element),
-            _ => quantise_with::<Lanes>(x, tile, element),
+            _ => quantise_plainly(x, tile, element),
         }
     }
 }
@@ -251,7 +249,7 @@ unsafe fn quantise(isa: Isa, x: *const f32, tile: &ActTile, element: usize) {
 /// # Safety
 /// 32 numbers at `x`; the element exists.
 #[inline(always)]
-unsafe fn quantise_with<S: Simd>(x: *const f32, tile: &ActTile, element: usize) {
+unsafe fn quantise_plainly(x: *const f32, tile: &ActTile, element: usize) {
     // SAFETY: the caller's contract.
     let x = unsafe { x.cast::<[f32; BLOCK]>().read_unaligned() };
     let largest = f32::from_bits(x.iter().map(|v| v.to_bits() & 0x7fff_ffff).max().unwrap_or(0));

@@ -308,8 +308,8 @@ unsafe fn scale_halves<const MIN: bool, const R: usize>(
             let scale_x = Avx512::splat_at(planes.add(SCALE * plane + r));
             *acc = _mm512_fmadd_ps(both, scale_x, *acc);
             if MIN {
-                for half in 0..2 {
-                    let minus_sum = planes.add(MINUS_HALVES[half] * plane + r).cast();
+                for (half, index) in MINUS_HALVES.into_iter().enumerate() {
+                    let minus_sum = planes.add(index * plane + r).cast();
                     let minus_sum = _mm512_cvtepi32_ps(Avx512::splat_shl(minus_sum, 0));
                     let sum = _mm512_mul_ps(minus_sum, _mm512_mul_ps(scale_x, _mm512_set1_ps(-1.0)));
                     *acc = _mm512_fmadd_ps(_mm512_load_ps(scales.add(32 + 16 * half)), sum, *acc);

@@ -45,11 +45,10 @@ unsafe fn dispatch<S: Simd, F: BlockFormat, const WIDEST: usize>(
             let out: *mut [f32; TILE_ROWS] = out.add(first);
             match (count - first).min(WIDEST) {
                 1 => tile::rows::<S, F, 1>(at, units, &act, out),
-                2 if WIDEST >= 16 => tile::rows::<S, F, 2>(at, units, &act, out),
+                2 if WIDEST >= 8 => tile::rows::<S, F, 2>(at, units, &act, out),
                 2..=4 => tile::rows::<S, F, 4>(at, units, &act, out),
-                5..=8 if WIDEST >= 16 => tile::rows::<S, F, 8>(at, units, &act, out),
-                _ if WIDEST >= 16 => tile::rows::<S, F, 16>(at, units, &act, out),
-                _ => unreachable!("the widest kernel is 4 or 16 rows"),
+                5..=8 if WIDEST >= 8 => tile::rows::<S, F, 8>(at, units, &act, out),
+                _ => unreachable!("the widest kernel is 4 or 8 rows"),
             }
         }
         first += WIDEST;
@@ -100,9 +99,10 @@ unsafe fn gate_rows<S: Simd>(activation: Activation, gate: *mut TileOut, up: *co
     }
 }
 
-/// One module an instruction set: the same generic code compiled for it.
+/// One module an instruction set: the same generic code compiled for it. The widest kernels are those whose sums, codes
+/// and products still fit in the registers: eight rows of a packed format with AVX-512 (sixteen run at half the speed).
 macro_rules! compiled {
-    ($module:ident, $simd:ty, $widest:literal $(, $feature:literal)?) => {
+    ($module:ident, $simd:ty, $widest:literal, $widest_float:literal $(, $feature:literal)?) => {
         mod $module {
             use super::*;
 
@@ -119,7 +119,7 @@ macro_rules! compiled {
                 at: *const u8, k: usize, x: &[*const f32; CHUNK], count: usize, out: *mut TileOut,
             ) {
                 // SAFETY: the caller's contract.
-                unsafe { dispatch_float::<$simd, E, $widest>(at, k, x, count, out) }
+                unsafe { dispatch_float::<$simd, E, $widest_float>(at, k, x, count, out) }
             }
 
             $(#[target_feature(enable = $feature)])?
@@ -139,13 +139,14 @@ macro_rules! compiled {
     };
 }
 
-compiled!(portable, Lanes, 4);
+compiled!(portable, Lanes, 4, 4);
 #[cfg(target_arch = "x86_64")]
-compiled!(avx2, crate::simd::avx2::Avx2, 4, "avx2,fma,f16c");
+compiled!(avx2, crate::simd::avx2::Avx2, 4, 4, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
 compiled!(
     avx512,
     crate::simd::avx512::Avx512,
+    8,
     16,
     "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"
 );
@@ -230,8 +231,8 @@ pub(super) unsafe fn gate(
     count: usize,
 ) {
     macro_rules! of_isa {
-        // SAFETY: the caller's contract.
         ($m:ident) => {
+            // SAFETY: the caller's contract.
             unsafe { $m::gate(activation, gate, up, count) }
         };
     }

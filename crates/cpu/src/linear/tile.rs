@@ -75,9 +75,9 @@ pub(super) fn panel_bytes(matrix: &PackedMatrix) -> usize {
     floats.next_multiple_of(64)
 }
 
-/// Rows from which unpacking a tile for AMX costs less than it saves.
+/// Rows from which unpacking a tile for AMX costs less than it saves (measured: at 16 the vector kernels still win).
 #[cfg(target_arch = "x86_64")]
-const AMX_ROWS_MIN: usize = 9;
+const AMX_ROWS_MIN: usize = 24;
 
 /// A tile made ready for any number of chunks.
 pub(super) enum Prepared {
@@ -252,13 +252,21 @@ unsafe fn block<S: Simd, F: BlockFormat, const R: usize>(
         let codes = F::codes::<S>(unit, number);
         let scales = F::scales::<S>(unit, number);
         let mins = F::mins::<S>(unit, number);
-        for r in 0..R {
+        let mut r = 0;
+        while r < R {
             let x = RowBlock {
                 codes: x.codes.add(BLOCK * r),
                 planes: x.planes.add(r),
                 plane: x.plane,
             };
-            acc[r] = row_block::<S, F>(acc[r], &codes, &scales, &mins, &x);
+            let acc = acc.as_mut_ptr().add(r);
+            if S::ROWS_TOGETHER == 4 && R.is_multiple_of(4) {
+                row_blocks::<S, F, 4>(&mut *acc.cast(), &codes, &scales, &mins, &x);
+                r += 4;
+            } else {
+                row_blocks::<S, F, 1>(&mut *acc.cast(), &codes, &scales, &mins, &x);
+                r += 1;
+            }
         }
         x.codes = x.codes.add(x.height * BLOCK);
         x.planes = x.planes.add(x.height);
@@ -271,46 +279,52 @@ struct RowBlock {
     plane: usize,
 }
 
-/// One block of one row: the sequence of rounded steps that every kernel keeps to.
+/// One block of `N` rows side by side: the sequence of rounded steps that every kernel keeps to.
 ///
 /// # Safety
 /// As [`rows`].
 #[inline(always)]
-unsafe fn row_block<S: Simd, F: BlockFormat>(
-    acc: S::F,
+#[allow(clippy::needless_range_loop, reason = "as in `dots`")]
+unsafe fn row_blocks<S: Simd, F: BlockFormat, const N: usize>(
+    acc: &mut [S::F; N],
     codes: &Codes<S>,
     scales: &[S::F; 2],
     mins: &[S::F; 2],
     x: &RowBlock,
-) -> S::F {
+) {
     // SAFETY: the caller's contract.
     unsafe {
-        let plane = |index: usize| x.planes.add(index * x.plane);
-        let scale_x = S::splat_at(plane(SCALE));
         if F::SCALES == 1 {
-            let dot = S::to_f32(dot::<S, F>(codes, 0, 8, x, MINUS_SUM));
-            let acc = S::fma(dot, S::mul(scales[0], scale_x), acc);
-            if !F::MIN {
-                return acc;
+            let products = dots::<S, F, N>(codes, 0, 8, x, MINUS_SUM);
+            for r in 0..N {
+                let scale = S::mul(scales[0], S::splat_at(x.plane(SCALE).add(r)));
+                acc[r] = S::fma(S::to_f32(products[r]), scale, acc[r]);
+                if F::MIN {
+                    acc[r] = S::fma(mins[0], S::splat_at(x.plane(SCALED_SUM).add(r)), acc[r]);
+                }
             }
-            return S::fma(mins[0], S::splat_at(plane(SCALED_SUM)), acc);
+            return;
         }
-        let first = S::to_f32(dot::<S, F>(codes, 0, 4, x, MINUS_HALVES[0]));
-        let last = S::to_f32(dot::<S, F>(codes, 4, 8, x, MINUS_HALVES[1]));
-        let both = S::fma(last, scales[1], S::mul(first, scales[0]));
-        let mut acc = S::fma(both, scale_x, acc);
-        if F::MIN {
-            for half in 0..2 {
-                let minus_sum = S::to_f32(S::splat_shl(plane(MINUS_HALVES[half]).cast(), 0));
-                let sum = S::mul(minus_sum, S::mul(scale_x, S::splat_f(-1.0)));
-                acc = S::fma(mins[half], sum, acc);
+        let first = dots::<S, F, N>(codes, 0, 4, x, MINUS_HALVES[0]);
+        let last = dots::<S, F, N>(codes, 4, 8, x, MINUS_HALVES[1]);
+        for r in 0..N {
+            let scale_x = S::splat_at(x.plane(SCALE).add(r));
+            let first = S::mul(S::to_f32(first[r]), scales[0]);
+            let both = S::fma(S::to_f32(last[r]), scales[1], first);
+            acc[r] = S::fma(both, scale_x, acc[r]);
+            if F::MIN {
+                for half in 0..2 {
+                    let minus_sum = x.plane(MINUS_HALVES[half]).add(r).cast();
+                    let minus_sum = S::to_f32(S::splat_shl(minus_sum, 0));
+                    let sum = S::mul(minus_sum, S::mul(scale_x, S::splat_f(-1.0)));
+                    acc[r] = S::fma(mins[half], sum, acc[r]);
+                }
             }
         }
-        acc
     }
 }
 
-/// The integer product of groups `from .. to`, the codes' offset taken off.
+/// The integer products of groups `from .. to` with `N` rows, the codes' offset taken off.
 ///
 /// # Safety
 /// As [`rows`].
@@ -319,29 +333,44 @@ unsafe fn row_block<S: Simd, F: BlockFormat>(
     clippy::needless_range_loop,
     reason = "iterator chains are not always inlined"
 )]
-unsafe fn dot<S: Simd, F: BlockFormat>(
+unsafe fn dots<S: Simd, F: BlockFormat, const N: usize>(
     codes: &Codes<S>,
     from: usize,
     to: usize,
     x: &RowBlock,
     minus_sum: usize,
-) -> S::I {
+) -> [S::I; N] {
     // SAFETY: the caller's contract.
     unsafe {
-        let mut dot = if F::OFFSET == 0 {
-            S::zero_i()
-        } else {
-            let minus_sum = x.planes.add(minus_sum * x.plane).cast();
-            S::splat_shl(minus_sum, F::OFFSET.trailing_zeros())
-        };
-        for (g, codes) in codes.iter().enumerate().take(to).skip(from) {
-            let act = x.codes.add(4 * g);
-            dot = if F::WIDE {
-                S::dot_wide(dot, *codes, act)
-            } else {
-                S::dot(dot, *codes, act)
-            };
+        let mut dots = [S::zero_i(); N];
+        if F::OFFSET != 0 {
+            for r in 0..N {
+                let minus_sum = x.plane(minus_sum).add(r).cast();
+                dots[r] = S::splat_shl(minus_sum, F::OFFSET.trailing_zeros());
+            }
         }
-        dot
+        for g in from..to {
+            for r in 0..N {
+                let act = x.codes.add(BLOCK * r + 4 * g);
+                dots[r] = if F::WIDE {
+                    S::dot_wide(dots[r], codes[g], act)
+                } else {
+                    S::dot(dots[r], codes[g], act)
+                };
+            }
+        }
+        dots
+    }
+}
+
+impl RowBlock {
+    /// This block's element of a plane.
+    ///
+    /// # Safety
+    /// As [`rows`].
+    #[inline(always)]
+    unsafe fn plane(&self, index: usize) -> *const f32 {
+        // SAFETY: the caller's contract.
+        unsafe { self.planes.add(index * self.plane) }
     }
 }

@@ -21,6 +21,8 @@ impl Simd for Avx2 {
     type I = B;
     type F = F;
 
+    const ROWS_TOGETHER: usize = 1;
+
     #[inline(always)]
     unsafe fn load(p: *const u8) -> B {
         unsafe { [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())] }

@@ -20,6 +20,8 @@ impl Simd for Avx512 {
     type I = __m512i;
     type F = __m512;
 
+    const ROWS_TOGETHER: usize = 4;
+
     #[inline(always)]
     unsafe fn load(p: *const u8) -> __m512i {
         unsafe { _mm512_loadu_si512(p.cast()) }

@@ -47,6 +47,8 @@ impl Simd for Lanes {
     type I = [i32; 16];
     type F = F;
 
+    const ROWS_TOGETHER: usize = 1;
+
     #[inline(always)]
     unsafe fn load(p: *const u8) -> Self::B {
         // SAFETY: see above.

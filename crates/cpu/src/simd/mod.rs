@@ -22,6 +22,10 @@ pub trait Simd: Copy {
     /// 16 x f32.
     type F: Copy;
 
+    /// Rows whose integer products run side by side: as many as the registers hold beside codes and sums. Each product
+    /// is a chain of dependent instructions, too long for out-of-order execution to overlap with the next row's.
+    const ROWS_TOGETHER: usize;
+
     /// 64 bytes at `p`.
     unsafe fn load(p: *const u8) -> Self::B;
     /// Writes 64 bytes.
