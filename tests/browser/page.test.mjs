@@ -39,7 +39,7 @@ test("shows the model and answers with a rate", async (t) => {
   assert.equal(await page.locator("#model").textContent(), models.data[0].id);
   await setting(page, "max_tokens", 24);
   await setting(page, "temperature", 0);
-  await say(page, "What is the capital of France?");
+  await say(page, "What is the capital of France? Answer in one short sentence.");
   await idle(page);
   const answer = await page.locator(".turn.assistant .body").innerText();
   assert.ok(answer.length > 0);

@@ -27,10 +27,12 @@ struct Faults {
     status: Option<u16>,
 }
 
+/// `(path, range header)` of each request.
+type Seen = Mutex<Vec<(String, Option<String>)>>;
+
 struct Server {
     address: String,
-    /// `(path, range header)` of each request.
-    seen: Arc<Mutex<Vec<(String, Option<String>)>>>,
+    seen: Arc<Seen>,
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -66,7 +68,7 @@ impl Server {
     }
 }
 
-fn answer(mut stream: TcpStream, faults: Faults, log: &Mutex<Vec<(String, Option<String>)>>) {
+fn answer(mut stream: TcpStream, faults: Faults, log: &Seen) {
     let mut reader = BufReader::new(stream.try_clone().expect("cloned"));
     let mut lines = Vec::new();
     let mut line = String::new();
