@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use galvani_cpu::{CpuBackend, CpuMath, CpuOptions, Isa};
 use galvani_graph::Format;
 use galvani_optest::bench::{self, DECODERS, Plan};
-use galvani_optest::{Closeness, Outcome, cases, check};
+use galvani_optest::{Closeness, Outcome, cases, check, wanted};
 
 const USAGE: &str = "usage:
   optest test [NAME]       every case whose name contains NAME, on every instruction set, exact and fast
@@ -44,7 +44,7 @@ fn test(filter: &str) -> Result<(), Failure> {
                 isa: Some(isa),
             })?;
             for case in cases().iter().filter(|case| case.name.contains(filter)) {
-                match check(&backend, case, closeness) {
+                match check(&backend, case, &wanted(case)?, closeness) {
                     Outcome::Passed(error) => println!("ok   {isa} {math:?} {} {error:.1e}", case.name),
                     Outcome::Unsupported(reason) => println!("none {isa} {math:?} {}: {reason}", case.name),
                     Outcome::Failed(reason) => {
@@ -126,7 +126,7 @@ fn benchmark(arguments: &[String]) -> Result<(), Failure> {
             print!("{:<14} {:>8} {ms:>10.2} {share:>6.1}%", time.op, time.count);
             // Prefill reads each weight once for all tokens: its limit is arithmetic.
             match weights.iter().find(|(op, _)| *op == time.op) {
-                Some((_, bytes)) if phase.name == "decode" => {
+                Some((_, bytes)) if phase.name == "decode" && *bytes > 0.0 => {
                     let speed = bytes * phase.tokens as f64 / (time.nanoseconds as f64 / 1e9);
                     println!(" {:>10.1} {:>6.0}%", speed / 1e9, speed / peak * 100.0);
                 }
