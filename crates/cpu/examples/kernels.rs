@@ -123,10 +123,20 @@ fn bench(pool: &Pool, isa: Isa, format: Format, n: usize, k: usize, rows: &[usiz
     };
     let raw = raw_rows(format, 1024 * row_bytes);
     let source = |rows: std::ops::Range<usize>| {
-        let raw = raw.iter().copied().cycle().take(rows.len() * row_bytes).collect();
-        Ok(Cow::Owned(raw))
+        let bytes = rows.len() * row_bytes;
+        Ok(match raw.get(..bytes) {
+            Some(raw) => Cow::Borrowed(raw),
+            None => Cow::Owned(raw.iter().copied().cycle().take(bytes).collect()),
+        })
     };
+    let start = Instant::now();
     let first = PackedMatrix::pack(pool, &spec, &source).expect("packs");
+    let pack_rate = first.bytes() as f64 / start.elapsed().as_secs_f64() / 1e9;
+    println!(
+        "{:8} {:>14} packed at {pack_rate:.2} GB/s",
+        format.name(),
+        format!("{n} x {k}")
+    );
     let copies = (COLD_BYTES / first.bytes()).max(1);
     let mut matrices = vec![first];
     while matrices.len() < copies {

@@ -14,10 +14,12 @@ pub(super) const BF16: u8 = 2;
 
 /// The encoding of a float format.
 pub(super) fn encoding(format: Format) -> u8 {
-    match format {
-        Format::F16 => F16,
-        Format::BF16 => BF16,
-        _ => F32,
+    if format == Format::F16 {
+        F16
+    } else if format == Format::BF16 {
+        BF16
+    } else {
+        F32
     }
 }
 

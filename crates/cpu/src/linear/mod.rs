@@ -230,12 +230,13 @@ pub unsafe fn linear_part(
             // SAFETY: the caller's contract.
             unsafe {
                 let prepare = |i: usize| {
-                    let tile = (tiles.start + i).min(tiles.end - 1);
-                    Prepared::new(matrix, product.part, tile, rows.count(), &panels[i])
+                    let tile = tiles.start + i;
+                    let new = || Prepared::new(matrix, product.part, tile, rows.count(), &panels[i]);
+                    (tile < tiles.end).then(new)
                 };
-                let prepared: [Prepared; GROUP] = std::array::from_fn(prepare);
+                let prepared: [Option<Prepared>; GROUP] = std::array::from_fn(prepare);
                 for chunk in rows.chunks() {
-                    for (tile, prepared) in tiles.clone().zip(&prepared) {
+                    for (tile, prepared) in tiles.clone().zip(prepared.iter().flatten()) {
                         let mut values = TileOut::uninit();
                         prepared.compute(&chunk, values.as_mut_ptr());
                         target.put(values.as_ptr(), &chunk, columns(matrix, tile));
@@ -304,13 +305,13 @@ pub unsafe fn gated_part(
         // SAFETY: the caller's contract.
         unsafe {
             let prepare = |i: usize| {
-                let tile = (tiles.start + i).min(tiles.end - 1);
+                let tile = tiles.start + i;
                 let new = |matrix, panel| Prepared::new(matrix, part, tile, float.count(), panel);
-                [new(gate, &panels[i][0]), new(up, &panels[i][1])]
+                (tile < tiles.end).then(|| [new(gate, &panels[i][0]), new(up, &panels[i][1])])
             };
-            let prepared: [[Prepared; 2]; GROUP / 2] = std::array::from_fn(prepare);
+            let prepared: [Option<[Prepared; 2]>; GROUP / 2] = std::array::from_fn(prepare);
             for (chunk_gate, chunk_up) in rows_of(gate).chunks().zip(rows_of(up).chunks()) {
-                for (tile, [prepared_gate, prepared_up]) in tiles.clone().zip(&prepared) {
+                for (tile, [prepared_gate, prepared_up]) in tiles.clone().zip(prepared.iter().flatten()) {
                     let (mut g, mut u) = (TileOut::uninit(), TileOut::uninit());
                     prepared_gate.compute(&chunk_gate, g.as_mut_ptr());
                     prepared_up.compute(&chunk_up, u.as_mut_ptr());
