@@ -30,7 +30,15 @@ pub fn soak(arguments: &[String]) -> Outcome {
     cargo(&["build", "--release", "--package", "galvani"])?;
     let binary: PathBuf = target().join("release/galvani");
     let count = streams.to_string();
-    let mut options = vec!["--sequences", &count, "--context", "1024", "--quiet"];
+    let mut options = vec![
+        "--sequences",
+        &count,
+        "--context",
+        "1024",
+        "--cache-memory",
+        "192",
+        "--quiet",
+    ];
     if let Some(model) = flags.text("model") {
         options.extend(["--model", model]);
     }
@@ -86,7 +94,7 @@ pub fn soak(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Growth from the middle of the run (caches are full by then) to its end.
+/// The pool is small, so that the prefix cache fills it early. Growth from the middle of the run (caches are full by then) to its end.
 fn growth(sizes: &[(Duration, u64)]) -> (f64, String) {
     let (Some(last), Some(middle)) = (sizes.last(), sizes.get(sizes.len() / 2)) else {
         return (0.0, "not sampled".to_owned());

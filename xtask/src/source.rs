@@ -252,10 +252,7 @@ mod tests {
     #[test]
     fn functions_and_their_lengths() {
         let text = "fn a() {\n}\ntrait T { fn b(); fn c(&self) -> u8 {\n\n1\n} }\n";
-        let names: Vec<_> = functions(&blank(text))
-            .into_iter()
-            .map(|(n, l, c)| (n, l, c))
-            .collect();
+        let names = functions(&blank(text));
         assert_eq!(names, [("a".to_owned(), 1, 2), ("c".to_owned(), 3, 4)]);
     }
 

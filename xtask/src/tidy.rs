@@ -100,9 +100,11 @@ fn is_ours(file: &Path) -> bool {
 
 fn is_test(file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
-    file.components()
-        .any(|part| part.as_os_str() == "tests" || part.as_os_str() == "benches")
-        || name == "tests.rs"
+    file.components().any(|part| {
+        ["tests", "benches", "examples"]
+            .iter()
+            .any(|name| part.as_os_str() == *name)
+    }) || name == "tests.rs"
         || name.ends_with("_tests.rs")
 }
 

@@ -133,11 +133,12 @@ impl Reference {
             };
         }
         for index in 0..node_count {
-            match programs[0].graph.nodes[index].op {
-                Op::AllReduce => all_reduce(programs, index),
-                _ => programs
+            if matches!(programs[0].graph.nodes[index].op, Op::AllReduce) {
+                all_reduce(programs, index);
+            } else {
+                programs
                     .iter_mut()
-                    .for_each(|program| program.execute(index, step)),
+                    .for_each(|program| program.execute(index, step));
             }
         }
         programs

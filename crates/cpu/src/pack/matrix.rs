@@ -270,10 +270,12 @@ impl PackedMatrix {
                 }
                 TileLayout::Floats => {
                     for k in 0..self.k {
-                        let values = match self.format {
-                            Format::F16 => Lanes::f16(tile.add(32 * k)),
-                            Format::BF16 => Lanes::bf16(tile.add(32 * k)),
-                            _ => Lanes::load_f(tile.add(64 * k).cast()),
+                        let values = if self.format == Format::F16 {
+                            Lanes::f16(tile.add(32 * k))
+                        } else if self.format == Format::BF16 {
+                            Lanes::bf16(tile.add(32 * k))
+                        } else {
+                            Lanes::load_f(tile.add(64 * k).cast())
                         };
                         sink(k, &values);
                     }
