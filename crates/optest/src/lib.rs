@@ -47,7 +47,9 @@ pub fn wanted(case: &Case) -> Result<Vec<f32>, BackendError> {
     let weights = RandomWeights::new(case.seed);
     let sequence = [Sequence::counting(case.tokens, case.vocabulary)];
     let mut plain = Machine::new(&Reference, &case.graph, &weights, &sequence, case.page_tokens)?;
-    Ok(plain.drive(&sequence, &alone(case.tokens, case.tokens))?.remove(0))
+    Ok(plain
+        .drive(&sequence, &alone(case.tokens, case.tokens))?
+        .remove(0))
 }
 
 /// Holds `backend` against what the reference gave ([`wanted`]).
