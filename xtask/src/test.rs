@@ -40,6 +40,11 @@ pub fn test() -> Outcome {
     step("binary", &mut || {
         cargo(&["build", "--package", "galvani", "--quiet"])
     })?;
+    step("exact arithmetic against transformers", &mut || {
+        let served = Served::start(&binary, &["--quiet", "--cpu-math", "exact"], PATIENCE)?;
+        smollm2(&format!("http://{}", served.address), "exact")?;
+        served.stop(Duration::from_secs(30))
+    })?;
     let mut served = None;
     step("server", &mut || {
         served = Some(Served::start(
@@ -51,6 +56,9 @@ pub fn test() -> Outcome {
     })?;
     let served = served.expect("the step before succeeded");
     let url = format!("http://{}", served.address);
+    step("fast arithmetic against transformers", &mut || {
+        smollm2(&url, "fast")
+    })?;
     step("openai for Python", &mut || python_client(&url))?;
     if exists("node") && exists("npm") {
         step("node packages", &mut || {
@@ -87,6 +95,13 @@ fn tests() -> Outcome {
         return cargo(&["nextest", "run", "--workspace", "--no-fail-fast"]);
     }
     cargo(&["test", "--workspace", "--quiet", "--no-fail-fast"])
+}
+
+fn smollm2(url: &str, math: &str) -> Outcome {
+    run(Command::new("python3")
+        .args(["smollm2.py", math])
+        .current_dir(root().join("tests/clients"))
+        .env("GALVANI_URL", url))
 }
 
 fn python_client(url: &str) -> Outcome {
