@@ -21,9 +21,20 @@ enum Who {
     OpenVino,
 }
 
+/// What is timed: a prefill or a decode of `count` tokens, by this many sequences at once.
 struct Case {
     name: &'static str,
     count: u64,
+    streams: u64,
+}
+
+impl Case {
+    fn label(&self) -> String {
+        match self.streams {
+            1 => format!("{}{}", self.name, self.count),
+            streams => format!("{}{} x {streams}", self.name, self.count),
+        }
+    }
 }
 
 struct Setup {
@@ -35,7 +46,9 @@ struct Setup {
 
 /// Measures.
 pub fn bench(arguments: &[String]) -> Outcome {
-    let values = ["model", "threads", "rounds", "prefill", "decode", "svg", "json"];
+    let values = [
+        "model", "threads", "rounds", "prefill", "decode", "streams", "svg", "json",
+    ];
     let flags = Flags::parse(arguments, &values, &["peer", "no-openvino"])?;
     cargo(&["build", "--release", "--package", "galvani"])?;
     let binary = target().join("release/galvani");
@@ -62,7 +75,7 @@ pub fn bench(arguments: &[String]) -> Outcome {
 fn alone(binary: &Path, model: &Path, flags: &Flags) -> Outcome {
     let mut command = Command::new(binary);
     command.arg("bench").arg("--model").arg(model);
-    for name in ["threads", "prefill", "decode", "svg"] {
+    for name in ["threads", "prefill", "decode", "streams", "svg"] {
         if let Some(value) = flags.text(name) {
             command.args([&format!("--{name}"), value]);
         }
@@ -116,10 +129,12 @@ fn beside(setup: &Setup, flags: &Flags) -> Outcome {
         Case {
             name: "pp",
             count: flags.number("prefill", 512)?,
+            streams: 1,
         },
         Case {
             name: "tg",
             count: flags.number("decode", 128)?,
+            streams: flags.number("streams", 1)?,
         },
     ];
     let mut rates: BTreeMap<(String, String, Who), Vec<f64>> = BTreeMap::new();
@@ -132,14 +147,11 @@ fn beside(setup: &Setup, flags: &Flags) -> Outcome {
                         continue;
                     };
                     eprintln!(
-                        "round {round}: {who:?} {}{} with {thread_count}: {:.1}",
-                        case.name, case.count, result.0
+                        "round {round}: {who:?} {} with {thread_count}: {:.1}",
+                        case.label(),
+                        result.0
                     );
-                    let key = (
-                        (*thread_count).to_owned(),
-                        format!("{}{}", case.name, case.count),
-                        who,
-                    );
+                    let key = ((*thread_count).to_owned(), case.label(), who);
                     rates.entry(key).or_default().push(result.0);
                     let peak = memory.entry(who).or_default();
                     *peak = peak.max(result.1);
@@ -152,7 +164,7 @@ fn beside(setup: &Setup, flags: &Flags) -> Outcome {
 
 /// Tokens a second and peak MiB; `None` where the peer is not asked for.
 fn measure(setup: &Setup, who: Who, threads: &str, case: &Case) -> Result<Option<(f64, f64)>, String> {
-    let count = case.count.to_string();
+    let (count, streams) = (case.count.to_string(), case.streams.to_string());
     let peers = root().join("xtask/peers");
     let mut command = match who {
         Who::Galvani => {
@@ -173,7 +185,15 @@ fn measure(setup: &Setup, who: Who, threads: &str, case: &Case) -> Result<Option
                 threads,
             ]);
             command
-                .args(["--prefill", prefill, "--decode", decode, "--model"])
+                .args([
+                    "--prefill",
+                    prefill,
+                    "--decode",
+                    decode,
+                    "--streams",
+                    &streams,
+                    "--model",
+                ])
                 .arg(&setup.model);
             command
         }
@@ -186,9 +206,14 @@ fn measure(setup: &Setup, who: Who, threads: &str, case: &Case) -> Result<Option
                 .arg(peers.join("llamacpp.py"))
                 .arg(libraries)
                 .arg(&setup.model);
-            command.args([threads, case.name, &count, "2"]);
+            command.arg(threads);
+            match case.streams {
+                1 => command.args([case.name, &count, "2"]),
+                _ => command.args(["batch", &streams, &count, "2"]),
+            };
             command
         }
+        Who::OpenVino if case.streams > 1 => return Ok(None),
         Who::OpenVino => {
             let Some(python) = &setup.openvino else {
                 return Ok(None);
