@@ -68,9 +68,11 @@ fn run(input: &[u8]) -> String {
     assert_eq!(parse(&pieces), whole, "in pieces and whole");
     for part in &whole {
         if let Part::Call { arguments, .. } = part {
-            // Not always an object: what a model writes for arguments is passed on where it is JSON.
             let value: Result<Value, _> = serde_json::from_str(arguments);
-            assert!(value.is_ok(), "arguments that are no JSON: {arguments}");
+            assert!(
+                value.is_ok_and(|value| value.is_object()),
+                "arguments that are no object: {arguments}"
+            );
         }
     }
     let kinds: Vec<&str> = whole.iter().take(6).map(Part::kind).collect();

@@ -1,9 +1,10 @@
 //! `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
 //!
-//! The JSON decides where a call ends, not the closing tag, which may stand in an argument. The name is reported as soon as it
-//! is there, arguments as they come.
+//! The JSON decides where a call ends, not the closing tag, which may stand in an argument. A call is reported once its name is
+//! there and its arguments have proved to be an object: its first bracket, a string that holds an object, `null` or nothing at
+//! all. Anything else for arguments is no call and stays content. From the bracket on, arguments are reported as they come.
 
-use super::json_stream::JsonStream;
+use super::json_stream::{FaultAt, JsonStream};
 use super::tags::{Scan, scan};
 use super::{ContentParser, ParsedEvent, call_id};
 use crate::parsers::content::ContentOut;
@@ -17,10 +18,8 @@ enum State {
     Content,
     /// `{` must come.
     Brace,
-    /// A key must come, or with `first` the end of the object.
-    Key {
-        first: bool,
-    },
+    /// A key must come: an object without a name is no call, so that its end may not.
+    Key,
     InKey {
         json: JsonStream,
         text: String,
@@ -56,6 +55,8 @@ pub(super) struct Hermes {
     buffer: String,
     /// Text of the call so far, after its opening tag: it becomes content if it is no call.
     raw: String,
+    /// The call's name, once it has come.
+    name: Option<String>,
     /// Whether the call's start has been reported.
     reported: bool,
     /// Whether its arguments are complete.
@@ -72,6 +73,7 @@ impl Hermes {
             state: State::Content,
             buffer: String::new(),
             raw: String::new(),
+            name: None,
             reported: false,
             argued: false,
             early: None,
@@ -99,7 +101,7 @@ impl Hermes {
                 self.arguments(delta, out);
                 return self.json_step(used, done, out);
             }
-            State::Brace | State::Key { .. } | State::Colon { .. } | State::Value { .. } | State::Next => {}
+            State::Brace | State::Key | State::Colon { .. } | State::Value { .. } | State::Next => {}
         }
         let Some((at, c)) = self.buffer.char_indices().find(|(_, c)| !c.is_whitespace()) else {
             self.eat(self.buffer.len());
@@ -120,7 +122,7 @@ impl Hermes {
                 self.content.text(&self.buffer[..at], out);
                 self.buffer.drain(..at + OPEN.len());
                 self.raw.clear();
-                (self.reported, self.argued, self.early) = (false, false, None);
+                (self.name, self.reported, self.argued, self.early) = (None, false, false, None);
                 self.state = State::Brace;
                 true
             }
@@ -138,9 +140,9 @@ impl Hermes {
         self.state = match (state, c) {
             (State::Brace, '{') => {
                 self.eat(1);
-                State::Key { first: true }
+                State::Key
             }
-            (State::Key { .. }, '"') => State::InKey {
+            (State::Key, '"') => State::InKey {
                 json: JsonStream::new(),
                 text: String::new(),
             },
@@ -149,7 +151,8 @@ impl Hermes {
                 State::Value { key }
             }
             (State::Value { key }, c) => {
-                if self.reported && !self.argued && is_arguments(&key) && c == '{' {
+                if self.name.is_some() && !self.argued && is_arguments(&key) && c == '{' {
+                    self.report(out);
                     State::InArguments {
                         json: JsonStream::new(),
                     }
@@ -163,10 +166,11 @@ impl Hermes {
             }
             (State::Next, ',') => {
                 self.eat(1);
-                State::Key { first: false }
+                State::Key
             }
-            (State::Next | State::Key { first: true }, '}') if self.reported => {
+            (State::Next, '}') if self.name.is_some() => {
                 self.eat(1);
+                self.report(out);
                 self.end_arguments(out);
                 State::Tail
             }
@@ -176,14 +180,15 @@ impl Hermes {
     }
 
     /// After a JSON scanner has had the buffer.
-    fn json_step(
-        &mut self,
-        used: Result<usize, super::json_stream::NotJson>,
-        done: bool,
-        out: &mut Vec<ParsedEvent>,
-    ) -> bool {
-        let Ok(used) = used else { return self.fail(out) };
-        self.eat(used);
+    fn json_step(&mut self, used: Result<usize, FaultAt>, done: bool, out: &mut Vec<ParsedEvent>) -> bool {
+        match used {
+            Ok(used) => self.eat(used),
+            Err(FaultAt(at)) => {
+                // What follows is looked for after the fault: a closing tag before it stood in a string.
+                self.eat(at);
+                return self.fail(out);
+            }
+        }
         if !done {
             return false;
         }
@@ -201,32 +206,46 @@ impl Hermes {
 
     /// A whole value of the object.
     fn value(&mut self, key: &str, text: &str, out: &mut Vec<ParsedEvent>) -> bool {
-        if key == "name" && !self.reported {
+        if key == "name" && self.name.is_none() {
             let Ok(name) = serde_json::from_str::<String>(text) else {
                 return self.fail(out);
             };
-            self.reported = true;
-            self.content.call();
-            out.push(ParsedEvent::ToolCallStart {
-                index: self.count,
-                id: call_id(),
-                name,
-            });
-            self.count += 1;
+            self.name = Some(name);
             if let Some(arguments) = self.early.take() {
-                self.arguments(arguments, out);
-                self.argued = true;
+                self.whole_arguments(arguments, out);
             }
         } else if is_arguments(key) && !self.argued && self.early.is_none() {
-            let arguments = as_arguments(text);
-            if self.reported {
-                self.arguments(arguments, out);
-                self.argued = true;
+            let Some(arguments) = as_arguments(text) else {
+                return self.fail(out);
+            };
+            if self.name.is_some() {
+                self.whole_arguments(arguments, out);
             } else {
                 self.early = Some(arguments);
             }
         }
         true
+    }
+
+    /// The start of the call, unless it has been reported.
+    fn report(&mut self, out: &mut Vec<ParsedEvent>) {
+        if self.reported {
+            return;
+        }
+        self.reported = true;
+        self.content.call();
+        out.push(ParsedEvent::ToolCallStart {
+            index: self.count,
+            id: call_id(),
+            name: self.name.clone().unwrap_or_default(),
+        });
+        self.count += 1;
+    }
+
+    fn whole_arguments(&mut self, arguments: String, out: &mut Vec<ParsedEvent>) {
+        self.report(out);
+        self.arguments(arguments, out);
+        self.argued = true;
     }
 
     fn arguments(&self, delta: String, out: &mut Vec<ParsedEvent>) {
@@ -296,15 +315,17 @@ fn is_arguments(key: &str) -> bool {
     matches!(key, "arguments" | "parameters")
 }
 
-/// Arguments as an object's text: some models write them as a string of JSON, or `null`.
-fn as_arguments(text: &str) -> String {
-    match serde_json::from_str::<serde_json::Value>(text) {
-        Ok(serde_json::Value::Null) => "{}".into(),
-        Ok(serde_json::Value::String(inner)) => match serde_json::from_str::<serde_json::Value>(&inner) {
-            Ok(value) if value.is_object() => inner,
-            _ => text.to_owned(),
-        },
-        _ => text.to_owned(),
+/// Arguments as an object's text: some models write them as a string of JSON, or `null`. Nothing where they are no object.
+fn as_arguments(text: &str) -> Option<String> {
+    use serde_json::Value;
+    match serde_json::from_str(text).ok()? {
+        Value::Null => Some("{}".into()),
+        Value::Object(_) => Some(text.to_owned()),
+        Value::String(inner) => {
+            let value: Value = serde_json::from_str(&inner).ok()?;
+            value.is_object().then_some(inner)
+        }
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) => None,
     }
 }
 
@@ -319,8 +340,12 @@ impl ContentParser for Hermes {
             while self.step(out) {}
             match self.state {
                 State::Content | State::Tail | State::Skip => break,
-                // A call that was cut off: closed if its name is known, content if not.
+                // A call that was cut off: closed if its name is known, content if not, or if its arguments are no object yet.
                 _ => {
+                    let undecided = matches!(&self.state, State::InValue { key, .. } if is_arguments(key));
+                    if self.name.is_some() && !undecided {
+                        self.report(out);
+                    }
                     self.fail(out);
                 }
             }

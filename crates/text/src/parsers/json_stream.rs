@@ -4,9 +4,13 @@
 /// Depth that readers of the value will accept.
 const DEPTH_MAX: usize = 100;
 
-/// Why a text is no JSON.
+/// A text is no JSON.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub(super) struct NotJson;
+struct NotJson;
+
+/// The byte of a pushed text at which it ceases to be JSON.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) struct FaultAt(pub usize);
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 enum State {
@@ -72,16 +76,17 @@ impl JsonStream {
         self.state == State::Done
     }
 
-    /// Takes text up to the end of the value; tells how many bytes.
-    pub fn push(&mut self, text: &str) -> Result<usize, NotJson> {
+    /// Takes text up to the end of the value; tells how many bytes. A fault is told with its place, so that the text before it
+    /// counts as taken however the text was cut.
+    pub fn push(&mut self, text: &str) -> Result<usize, FaultAt> {
         for (at, c) in text.char_indices() {
             if self.state == State::Bare && !is_bare(c) {
-                self.end_bare()?;
+                self.end_bare().map_err(|NotJson| FaultAt(at))?;
             }
             if self.state == State::Done {
                 return Ok(at);
             }
-            self.char(c)?;
+            self.char(c).map_err(|NotJson| FaultAt(at))?;
         }
         Ok(text.len())
     }
@@ -302,27 +307,27 @@ mod tests {
 
     #[test]
     fn ends_where_the_value_ends() {
-        type Outcome = Result<(usize, bool), NotJson>;
+        type Outcome = Result<(usize, bool), FaultAt>;
         let cases: [(&str, Outcome); 20] = [
             (r#"{"a": [1, 2.5e3, "x\"}"], "b": {}} tail"#, Ok((34, true))),
             (r#""x" y"#, Ok((3, true))),
             ("12,", Ok((2, true))),
             ("12", Ok((2, false))),
-            ("tru ", Err(NotJson)),
-            ("01 ", Err(NotJson)),
-            ("{'a': 1}", Err(NotJson)),
-            ("[1,]", Err(NotJson)),
-            ("{,}", Err(NotJson)),
-            (r#"{"a" 1}"#, Err(NotJson)),
-            (r#"{"a": 1 "b": 2}"#, Err(NotJson)),
-            ("[1}", Err(NotJson)),
-            ("[}", Err(NotJson)),
-            (r#""\x""#, Err(NotJson)),
-            (r#""\u12g4""#, Err(NotJson)),
+            ("tru ", Err(FaultAt(3))),
+            ("01 ", Err(FaultAt(2))),
+            ("{'a': 1}", Err(FaultAt(1))),
+            ("[1,]", Err(FaultAt(3))),
+            ("{,}", Err(FaultAt(1))),
+            (r#"{"a" 1}"#, Err(FaultAt(5))),
+            (r#"{"a": 1 "b": 2}"#, Err(FaultAt(8))),
+            ("[1}", Err(FaultAt(2))),
+            ("[}", Err(FaultAt(1))),
+            (r#""\x""#, Err(FaultAt(2))),
+            (r#""\u12g4""#, Err(FaultAt(5))),
             ("[]", Ok((2, true))),
             ("  {}x", Ok((4, true))),
-            ("}", Err(NotJson)),
-            ("{\"a\":}", Err(NotJson)),
+            ("}", Err(FaultAt(0))),
+            ("{\"a\":}", Err(FaultAt(5))),
             ("{\"a\": 5}", Ok((8, true))),
         ];
         for (text, want) in cases {
@@ -330,7 +335,10 @@ mod tests {
             let got = stream.push(text).map(|used| (used, stream.is_done()));
             assert_eq!(got, want, "{text}");
         }
-        assert_eq!(JsonStream::new().push(&"[".repeat(DEPTH_MAX + 1)), Err(NotJson));
+        assert_eq!(
+            JsonStream::new().push(&"[".repeat(DEPTH_MAX + 1)),
+            Err(FaultAt(DEPTH_MAX))
+        );
     }
 
     #[test]
@@ -367,7 +375,7 @@ mod tests {
                 let mut stream = JsonStream::new();
                 let (mut out, mut used) = (String::new(), 0);
                 for piece in pieces {
-                    let took = stream.push(piece)?;
+                    let took = stream.push(piece).map_err(|FaultAt(at)| FaultAt(used + at))?;
                     used += took;
                     out += &stream.take();
                     if took < piece.len() {
@@ -375,7 +383,7 @@ mod tests {
                     }
                 }
                 out += &stream.close();
-                Ok::<_, NotJson>((out, used))
+                Ok::<_, FaultAt>((out, used))
             };
             let whole = run(&[&text]);
             if let Ok((out, _)) = &whole {

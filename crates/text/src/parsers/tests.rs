@@ -3,6 +3,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod faults;
+
 /// Everything but ids, which are new each time.
 #[derive(Debug, PartialEq, Eq, Clone)]
 struct Seen {
@@ -52,8 +54,8 @@ impl Case {
         }
         for call in &message.calls {
             assert!(
-                serde_json::from_str::<Value>(&call.arguments).is_ok(),
-                "arguments are JSON: {}",
+                serde_json::from_str::<Value>(&call.arguments).is_ok_and(|v| v.is_object()),
+                "arguments are an object: {}",
                 call.arguments
             );
         }
@@ -475,7 +477,8 @@ proptest! {
         parts in proptest::collection::vec(proptest::sample::select(vec![
             "<think>", "</think>", "<tool_call>", "</tool_call>", "<function=f>", "<function=", "</function>", "<parameter=code>",
             "<parameter=n>", "</parameter>", "{", "}", "\"name\"", "\"arguments\"", ":", ",", "\"f\"", "{\"x\": [1, \"\\u00e9\"]}",
-            "{\"name\":\"f\",\"arguments\":{\"a\":\"b\"}}", "\n", " ", "text", "1", "\u{1f638}", "\\", "\"", "<", "</",
+            "{\"name\":\"f\",\"arguments\":{\"a\":\"b\"}}",
+            "<tool_call>{\"name\":\"f\",\"arguments\":{\"</tool_call>", "\n", " ", "text", "1", "\u{1f638}", "\\", "\"", "<", "</",
         ]), 0..14),
         cuts in proptest::collection::vec(0usize..200, 0..4),
         inside in any::<bool>(), style in 0usize..3,
