@@ -113,7 +113,9 @@ fn a_plan_takes_less_than_a_second() {
 fn what_cannot_be_is_refused_by_name() {
     let home = tempfile::tempdir().expect("a folder");
     let model = golden("llama");
-    let cases: [(&[&str], i32, &str); 10] = [
+    std::fs::write(home.path().join("notes.txt"), "not a model").expect("a file");
+    let cases: [(&[&str], i32, &str); 11] = [
+        (&["-m", "notes.txt"], 1, "is no checkpoint"),
         (&["--context", "1"], 2, "--context: got 1, allowed: 2 to"),
         (&["--context", "99999999"], 2, "--context: got 99999999"),
         (&["--page-tokens", "24"], 2, "--page-tokens: got 24"),
@@ -139,6 +141,19 @@ fn what_cannot_be_is_refused_by_name() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_blob_without_an_ending_and_an_empty_prompt() {
+    let home = tempfile::tempdir().expect("a folder");
+    let blob = home.path().join("sha256-0123");
+    std::fs::copy(golden("llama/model-f32.gguf"), &blob).expect("a copy");
+    let model = blob.to_str().expect("plain path");
+    good(home.path(), &["show", model]);
+    let output = galvani(home.path(), &["run", "-m", model]);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{err}");
+    assert!(err.contains("prompt on standard input is empty"), "{err}");
 }
 
 #[test]

@@ -55,11 +55,20 @@ impl Checkpoint {
         if path.is_dir() && !path.join("config.json").is_file() {
             return Self::from_gguf(Gguf::open(&only_gguf(path)?)?);
         }
-        if path
-            .extension()
-            .is_some_and(|ending| ending.eq_ignore_ascii_case("gguf"))
-        {
-            return Self::from_gguf(Gguf::open(path)?);
+        if path.is_file() {
+            let named = |ending: &str| path.extension().is_some_and(|e| e.eq_ignore_ascii_case(ending));
+            // Caches keep files under their hashes, so the first bytes say as much as the name.
+            if named("gguf") || starts_as_gguf(path)? {
+                return Self::from_gguf(Gguf::open(path)?);
+            }
+            if !named("safetensors") && !named("json") {
+                return Err(LoadError::Malformed {
+                    file: path.display().to_string(),
+                    reason:
+                        "is no checkpoint: a GGUF file, a `.safetensors` file or a folder with one is wanted"
+                            .into(),
+                });
+            }
         }
         let folder = if path.is_dir() {
             path
@@ -564,4 +573,15 @@ impl Part {
 
 fn format_bytes(format: Format, numbers: usize) -> Result<usize, String> {
     format.row_bytes(numbers).map_err(|error| error.to_string())
+}
+
+/// Whether the file begins with GGUF's magic.
+fn starts_as_gguf(path: &Path) -> Result<bool, LoadError> {
+    let file = Source::open(path)?;
+    let mut magic = [0; 4];
+    if file.len() < 4 {
+        return Ok(false);
+    }
+    file.read_at(0, &mut magic)?;
+    Ok(&magic == b"GGUF")
 }

@@ -80,6 +80,9 @@ fn prompt_text(arguments: &RunArgs) -> Result<String, CliError> {
             std::io::stdin()
                 .read_to_string(&mut text)
                 .map_err(CliError::io("standard input"))?;
+            if text.trim().is_empty() {
+                return Err(CliError::Usage("the prompt on standard input is empty".into()));
+            }
             Ok(text)
         }
     }
