@@ -3,20 +3,28 @@
 use std::io;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value as JinjaValue};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind};
-use serde_json::Value;
+use minijinja::value::{Kwargs, Serde, Value as JinjaValue};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
+use serde_json::{Map, Value};
 
 use super::clock::strftime_now;
-use super::json::{DumpOptions, dumps};
+use super::json::{DumpOptions, dumps_up_to};
 use crate::TextError;
 
-/// Instructions of one rendering: about half a second, or some 30,000 messages.
-const FUEL: u64 = 5_000_000;
+/// Steps of a rendering that the template has in any case. One instruction is a step, and so are 64 bytes of text that the
+/// template makes, prints or filters: steps bound a rendering's memory, to 32 MB here, as well as its time.
+const STEPS_BASE: u64 = 500_000;
+/// Steps that each value of the request adds: a message is at least three values.
+const STEPS_PER_VALUE: u64 = 1000;
+/// Bytes of the request's text that add one step: each byte may be copied eight times.
+const BYTES_PER_STEP: u64 = 8;
+/// Steps of the largest request: about half a second, or some 30,000 messages.
+const STEPS_MAX: u64 = 5_000_000;
+const STEPS: &str = "steps (64 bytes of text that is made count as one)";
 /// Calls within calls.
 const DEPTH: usize = 100;
-/// Bytes of a rendered conversation.
-const OUTPUT_MAX: usize = 64 << 20;
+/// Bytes of a rendered conversation: 16 MiB, some four million tokens.
+const OUTPUT_MAX: usize = 16 << 20;
 
 /// What `raise_exception` carries.
 #[derive(Debug)]
@@ -40,7 +48,6 @@ pub(super) fn environment(source: &str, name: &str) -> Result<Environment<'stati
     env.set_syntax(syntax.expect("the default delimiters are valid"));
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    env.set_fuel(Some(FUEL));
     env.set_recursion_limit(DEPTH);
     env.set_debug(true); // spans in errors, for the column
     env.add_filter("tojson", tojson);
@@ -64,9 +71,13 @@ pub(super) fn environment(source: &str, name: &str) -> Result<Environment<'stati
 /// Renders the template with a context.
 pub(super) fn render(
     env: &Environment<'static>,
-    context: JinjaValue,
+    context: Map<String, Value>,
     name: &str,
 ) -> Result<String, TextError> {
+    // The copy shares its parts with the original; only the steps are its own.
+    let mut env = env.clone();
+    let steps = steps(&context);
+    env.set_fuel(Some(steps));
     let template = env
         .get_template("chat")
         .expect("added when the environment was made");
@@ -74,6 +85,7 @@ pub(super) fn render(
         bytes: Vec::new(),
         full: false,
     };
+    let context = JinjaValue::from(Serde(Value::Object(context)));
     let result = template.render_captured_to(context, &mut out).map(drop);
     match result {
         Ok(()) => Ok(String::from_utf8(out.bytes).expect("the engine writes whole strings")),
@@ -82,8 +94,28 @@ pub(super) fn render(
             limit: OUTPUT_MAX as u64,
             unit: "bytes of output",
         }),
-        Err(error) => Err(render_error(&error, name)),
+        Err(error) => Err(render_error(&error, name, steps)),
     }
+}
+
+/// The steps that a request is worth.
+fn steps(context: &Map<String, Value>) -> u64 {
+    fn count(value: &Value, values: &mut u64, bytes: &mut u64) {
+        *values += 1;
+        match value {
+            Value::String(text) => *bytes += text.len() as u64,
+            Value::Array(list) => list.iter().for_each(|v| count(v, values, bytes)),
+            Value::Object(map) => map.iter().for_each(|(key, v)| {
+                *bytes += key.len() as u64;
+                count(v, values, bytes);
+            }),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+    let (mut values, mut bytes) = (0, 0);
+    context.values().for_each(|v| count(v, &mut values, &mut bytes));
+    let more = values.saturating_mul(STEPS_PER_VALUE) + bytes / BYTES_PER_STEP;
+    STEPS_MAX.min(STEPS_BASE + more)
 }
 
 /// Collects output up to a limit.
@@ -94,9 +126,14 @@ struct Capped {
 
 impl io::Write for Capped {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > OUTPUT_MAX {
+        let need = self.bytes.len() + bytes.len();
+        if need > OUTPUT_MAX {
             self.full = true;
             return Err(io::Error::other("output limit"));
+        }
+        if need > self.bytes.capacity() {
+            let capacity = need.max(2 * self.bytes.capacity()).min(OUTPUT_MAX);
+            self.bytes.reserve_exact(capacity - self.bytes.len());
         }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -107,14 +144,61 @@ impl io::Write for Capped {
     }
 }
 
-fn tojson(value: &JinjaValue, options: Kwargs) -> Result<JinjaValue, Error> {
+/// Measures JSON before its tree is built: a lazy value of a few bytes may be a list of a hundred million items.
+struct Measure {
+    /// Steps that the tree is worth: one for each token and for 16 bytes of text.
+    steps: u64,
+    bytes: u64,
+    most: u64,
+}
+
+impl io::Write for Measure {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bytes += bytes.len() as u64;
+        self.steps += 1;
+        if self.used() > self.most {
+            return Err(io::Error::other("step limit"));
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Measure {
+    fn used(&self) -> u64 {
+        self.steps + self.bytes / 16
+    }
+}
+
+/// The value as a tree, if the steps that are left pay for it.
+fn tree(state: &State<'_, '_>, value: &JinjaValue) -> Result<Value, Error> {
+    let failed = |e: serde_json::Error| Error::new(ErrorKind::BadSerialization, format!("tojson: {e}"));
+    let mut measure = Measure {
+        steps: 0,
+        bytes: 0,
+        most: steps_left(state),
+    };
+    let measured = serde_json::to_writer(&mut measure, value);
+    state.consume_fuel(measure.used())?;
+    measured.map_err(failed)?;
+    serde_json::to_value(value).map_err(failed)
+}
+
+fn steps_left(state: &State<'_, '_>) -> u64 {
+    state.fuel_levels().map_or(STEPS_MAX, |(_, left)| left)
+}
+
+fn tojson(state: &State<'_, '_>, value: &JinjaValue, options: Kwargs) -> Result<JinjaValue, Error> {
     let mut dump = DumpOptions::default();
     if let Some(indent) = options
         .get::<Option<JinjaValue>>("indent")?
         .filter(|v| !v.is_none())
     {
         dump.indent = Some(match (indent.as_str(), indent.as_i64()) {
-            (Some(text), _) => text.to_owned(),
+            (Some(text), _) => text.chars().take(64).collect(),
             (None, Some(width)) => " ".repeat(width.clamp(0, 64) as usize),
             (None, None) => {
                 return Err(Error::new(
@@ -141,9 +225,12 @@ fn tojson(value: &JinjaValue, options: Kwargs) -> Result<JinjaValue, Error> {
         (dump.item_separator, dump.key_separator) = (item, key);
     }
     options.assert_all_used()?;
-    let value: Value = serde_json::to_value(value)
-        .map_err(|e| Error::new(ErrorKind::BadSerialization, format!("tojson: {e}")))?;
-    Ok(JinjaValue::from(dumps(&value, &dump)))
+    let value = tree(state, value)?;
+    let most = OUTPUT_MAX.min(steps_left(state) as usize * 16);
+    match dumps_up_to(&value, &dump, most) {
+        Some(text) => Ok(JinjaValue::from(text)),
+        None => Err(Error::from(ErrorKind::OutOfFuel)),
+    }
 }
 
 /// `{% generation %}` marks the assistant's tokens for training and prints nothing: each such tag becomes a comment of the
@@ -186,7 +273,7 @@ fn syntax_error(error: &Error, source: &str, name: &str) -> TextError {
     }
 }
 
-fn render_error(error: &Error, name: &str) -> TextError {
+fn render_error(error: &Error, name: &str, steps: u64) -> TextError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(inner) = cause {
         if let Some(Raised(message)) = inner.downcast_ref::<Raised>() {
@@ -200,8 +287,8 @@ fn render_error(error: &Error, name: &str) -> TextError {
         {
             return TextError::TemplateLimit {
                 name: name.into(),
-                limit: FUEL,
-                unit: "steps",
+                limit: steps,
+                unit: STEPS,
             };
         }
         cause = inner.source();

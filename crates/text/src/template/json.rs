@@ -30,11 +30,22 @@ impl Default for DumpOptions {
 /// The text that Python would print.
 pub(super) fn dumps(value: &Value, options: &DumpOptions) -> String {
     let mut out = String::new();
-    dump(value, options, 0, &mut out);
+    dump(value, options, 0, usize::MAX, &mut out);
     out
 }
 
-fn dump(value: &Value, options: &DumpOptions, depth: usize, out: &mut String) {
+/// As [`dumps`], or nothing where the text is longer than `most` bytes.
+pub(super) fn dumps_up_to(value: &Value, options: &DumpOptions, most: usize) -> Option<String> {
+    let mut out = String::new();
+    dump(value, options, 0, most, &mut out);
+    (out.len() <= most).then_some(out)
+}
+
+/// Writes a value; nothing where `out` has more than `most` bytes already.
+fn dump(value: &Value, options: &DumpOptions, depth: usize, most: usize, out: &mut String) {
+    if out.len() > most {
+        return;
+    }
     match value {
         Value::Null => out.push_str("null"),
         Value::Bool(b) => out.push_str(if *b { "true" } else { "false" }),
@@ -46,8 +57,8 @@ fn dump(value: &Value, options: &DumpOptions, depth: usize, out: &mut String) {
         Value::Array(list) => {
             let items = list
                 .iter()
-                .map(|v| move |out: &mut String| dump(v, options, depth + 1, out));
-            block(('[', ']'), items, options, depth, out);
+                .map(|v| move |out: &mut String| dump(v, options, depth + 1, most, out));
+            block(('[', ']'), items, options, (depth, most), out);
         }
         Value::Object(map) => {
             let mut entries: Vec<_> = map.iter().collect();
@@ -58,10 +69,10 @@ fn dump(value: &Value, options: &DumpOptions, depth: usize, out: &mut String) {
                 move |out: &mut String| {
                     string(key, options.ensure_ascii, out);
                     out.push_str(&options.key_separator);
-                    dump(v, options, depth + 1, out);
+                    dump(v, options, depth + 1, most, out);
                 }
             });
-            block(('{', '}'), items, options, depth, out);
+            block(('{', '}'), items, options, (depth, most), out);
         }
     }
 }
@@ -70,7 +81,7 @@ fn block<F: FnOnce(&mut String)>(
     (open, close): (char, char),
     items: impl Iterator<Item = F>,
     options: &DumpOptions,
-    depth: usize,
+    (depth, most): (usize, usize),
     out: &mut String,
 ) {
     let line = |depth: usize, out: &mut String| {
@@ -82,6 +93,9 @@ fn block<F: FnOnce(&mut String)>(
     out.push(open);
     let mut any = false;
     for item in items {
+        if out.len() > most {
+            return;
+        }
         if any {
             out.push_str(&options.item_separator);
         }

@@ -8,6 +8,8 @@
 //!   one that walks or dumps the arguments gets the mapping.
 //! - A role `developer` becomes `system` where the template does not know it.
 //! - `strftime_now` is UTC.
+//! - A rendering has a number of steps that grows with the request, and 16 MiB of output: a template that wants more, in time
+//!   or memory, is an error.
 //! - Text that spells a control token, in anything the client sends, never becomes one: see [`Prompt`].
 
 mod clock;
@@ -19,8 +21,7 @@ mod prompt;
 
 use std::collections::HashSet;
 
-use minijinja::value::Serde;
-use minijinja::{Environment, Value as JinjaValue};
+use minijinja::Environment;
 use serde_json::{Map, Value, json};
 
 use crate::markers::Markers;
@@ -208,11 +209,7 @@ impl ChatTemplate {
             "add_generation_prompt".into(),
             json!(input.add_generation_prompt && !input.continue_final),
         );
-        let mut text = env::render(
-            &variant.env,
-            JinjaValue::from(Serde(Value::Object(context))),
-            &variant.name,
-        )?;
+        let mut text = env::render(&variant.env, context, &variant.name)?;
         if input.continue_final {
             let cut = text.rfind(quote.end_mark()).ok_or_else(|| TextError::Field {
                 field: "continue_final_message".into(),
@@ -220,7 +217,7 @@ impl ChatTemplate {
             })?;
             text.truncate(cut);
         }
-        Ok(quote.finish(&text))
+        Ok(quote.finish(text))
     }
 
     /// Variables that are the same in every request.
@@ -245,12 +242,7 @@ impl ChatTemplate {
         context.insert("messages".into(), messages);
         context.insert("tools".into(), tools);
         context.insert("add_generation_prompt".into(), json!(false));
-        env::render(
-            &variant.env,
-            JinjaValue::from(Serde(Value::Object(context))),
-            &variant.name,
-        )
-        .ok()
+        env::render(&variant.env, context, &variant.name).ok()
     }
 }
 

@@ -177,28 +177,35 @@ impl Quote<'_> {
             .any(|end| self.quoter.suffixes.contains(&text[..end]))
     }
 
-    /// Takes the marks out of rendered text.
-    pub fn finish(&self, rendered: &str) -> Prompt {
-        let mut prompt = Prompt {
-            text: String::with_capacity(rendered.len()),
-            quoted: Vec::new(),
-        };
-        let mut chars = rendered.chars().peekable();
-        while let Some(c) = chars.next() {
-            if c == self.open {
-                let Some(inner) = chars.next_if(|&c| c != self.open && c != self.close && c != self.end)
-                else {
-                    continue;
-                };
-                // Without its partner the pair was cut by the template, and what it guarded with it.
-                if chars.next_if_eq(&self.close).is_some() {
-                    prompt.quoted.push(prompt.text.len());
-                }
-                prompt.text.push(inner);
-            } else if c != self.close && c != self.end {
-                prompt.text.push(c);
-            }
+    /// Takes the marks out of rendered text, in place.
+    pub fn finish(&self, mut text: String) -> Prompt {
+        enum After {
+            Text,
+            /// The first mark.
+            Open,
+            /// The character that a first mark guards; its place.
+            Inner(usize),
         }
-        prompt
+        let mut quoted = Vec::new();
+        let (mut after, mut end) = (After::Text, 0);
+        text.retain(|c| {
+            let before = std::mem::replace(&mut after, After::Text);
+            if c == self.open {
+                after = After::Open;
+            } else if c == self.close {
+                // Without its partner the pair was cut by the template, and what it guarded with it.
+                if let After::Inner(at) = before {
+                    quoted.push(at);
+                }
+            } else if c != self.end {
+                if let After::Open = before {
+                    after = After::Inner(end);
+                }
+                end += c.len_utf8();
+                return true;
+            }
+            false
+        });
+        Prompt { text, quoted }
     }
 }

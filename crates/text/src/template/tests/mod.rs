@@ -486,7 +486,7 @@ fn limits() {
     let started = std::time::Instant::now();
     let error = render(endless, messages.clone()).expect_err("out of steps");
     assert!(
-        matches!(error, TextError::TemplateLimit { unit: "steps", .. }),
+        matches!(error, TextError::TemplateLimit { unit, .. } if unit.starts_with("steps")),
         "{error}"
     );
     assert!(started.elapsed().as_secs() < 20);
