@@ -179,6 +179,46 @@ fn a_model_is_shown() {
     assert!(tensors.contains("embed_tokens.weight"), "{tensors}");
 }
 
+/// P25 (a) and (b): the template of a GGUF is its metadata's; a folder with nothing but `chat_template.jinja` has that one.
+#[test]
+fn the_template_comes_from_the_checkpoint() {
+    let home = tempfile::tempdir().expect("a folder");
+    let template = |model: &str| {
+        let facts = good(home.path(), &["show", model]);
+        let line = facts.lines().find_map(|line| line.strip_prefix("template "));
+        line.expect("a line for the template").trim().to_owned()
+    };
+    assert_eq!(
+        template(&golden("llama/model-f32.gguf")),
+        "tokenizer.chat_template"
+    );
+
+    let folder = home.path().join("model");
+    std::fs::create_dir(&folder).expect("writable");
+    for name in [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ] {
+        std::fs::copy(golden(&format!("llama/{name}")), folder.join(name)).expect("copied");
+    }
+    let config = std::fs::read_to_string(folder.join("tokenizer_config.json")).expect("read");
+    assert!(!config.contains("chat_template"), "{config}");
+    let model = folder.to_str().expect("plain path");
+    assert_eq!(template(model), "none");
+    std::fs::write(folder.join("chat_template.jinja"), "{{ messages[0].content }}").expect("writable");
+    assert_eq!(template(model), "chat_template.jinja");
+    // One that does not parse is named, with its place.
+    std::fs::write(folder.join("chat_template.jinja"), "a\n{% if %}").expect("writable");
+    let output = galvani(home.path(), &["show", model]);
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && err.contains("chat_template.jinja") && err.contains('2'),
+        "{err}"
+    );
+}
+
 #[test]
 fn measurements_and_scores() {
     let home = tempfile::tempdir().expect("a folder");

@@ -126,6 +126,7 @@ pub struct Server {
     listener: TcpListener,
     shared: Arc<Shared>,
     address: SocketAddr,
+    on_ready: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Server {
@@ -147,7 +148,14 @@ impl Server {
             listener,
             shared,
             address,
+            on_ready: None,
         })
+    }
+
+    /// Calls `told` once the model answers, not before.
+    pub fn on_ready(mut self, told: impl FnOnce() + Send + 'static) -> Self {
+        self.on_ready = Some(Box::new(told));
+        self
     }
 
     /// Where it listens.
@@ -168,7 +176,12 @@ impl Server {
     where
         L: FnOnce(LoadProgress) -> Result<ModelRuntime, String> + Send + 'static,
     {
-        let Self { listener, shared, .. } = self;
+        let Self {
+            listener,
+            shared,
+            on_ready,
+            ..
+        } = self;
         let accepting = tokio::spawn(accept(listener, shared.clone()));
         let progress = LoadProgress(shared.clone());
         let loading = tokio::task::spawn_blocking(move || load(progress));
@@ -180,7 +193,12 @@ impl Server {
             }
         };
         match loaded {
-            Ok(runtime) => shared.set_ready(runtime),
+            Ok(runtime) => {
+                shared.set_ready(runtime);
+                if let Some(told) = on_ready {
+                    told();
+                }
+            }
             Err(message) => {
                 shared.set_failed(message.clone());
                 accepting.abort();

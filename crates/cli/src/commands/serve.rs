@@ -41,13 +41,14 @@ pub fn serve(arguments: &ServeArgs) -> Result<(), CliError> {
             "listening on http://{address} after {} ms, loading the model",
             watch.read().as_millis()
         );
-        let load = move |progress: LoadProgress| {
-            let runtime = runtime_of(&arguments, &progress).map_err(|error| error.to_string())?;
+        let server = server.on_ready(move || {
             eprintln!(
                 "ready in {:.2} s: http://{address} (chat page), http://{address}/v1",
                 watch.read().as_secs_f64()
             );
-            Ok(runtime)
+        });
+        let load = move |progress: LoadProgress| {
+            runtime_of(&arguments, &progress).map_err(|error| error.to_string())
         };
         server.run(load, shutdown).await.map_err(failed)
     })
