@@ -8,11 +8,12 @@ use crate::program::{Outcome, output, root};
 use crate::source::{blank, functions, line_of, matches, words};
 
 /// Which of our crates a crate may name. Dependencies point one way.
-const LAYERS: [(&str, &[&str]); 10] = [
+const LAYERS: [(&str, &[&str]); 11] = [
     ("graph", &[]),
     ("weights", &["graph"]),
     ("models", &["weights", "graph"]),
     ("cpu", &["weights", "graph"]),
+    ("cuda", &["weights", "graph"]),
     ("engine", &["graph"]),
     ("text", &[]),
     ("server", &["engine", "text", "models"]),

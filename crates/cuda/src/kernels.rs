@@ -1,0 +1,119 @@
+//! The table of kernels: one row is one translation unit, compiled for each of its architectures.
+
+use crate::arch::Arch;
+use crate::selftest;
+
+/// One kernel: what the compiler is given and what its result must keep to.
+#[derive(Clone, Debug)]
+pub struct KernelRow {
+    /// `extern "C"` name, op_format_shape: `linear_nvfp4_skinny_mt1`. Unique; given as the macro SYMBOL.
+    pub symbol: String,
+    /// A file of `device/`, as `sources` embeds it.
+    pub source: &'static str,
+    /// The row's template arguments as macros; a source names no other.
+    pub defines: Vec<(&'static str, String)>,
+    /// Threads of a block at most: first launch bound, macro THREADS.
+    pub threads: u32,
+    /// Blocks that must fit one multiprocessor: second launch bound, macro MIN_BLOCKS.
+    pub min_blocks: u32,
+    /// Dynamic shared memory of a block at most, in bytes.
+    pub shared_bytes: u32,
+    /// Budget of registers a thread, on every architecture.
+    pub registers_max: u32,
+    /// What it is built for.
+    pub archs: &'static [Arch],
+    /// What the machine code must show.
+    pub requires: &'static [Fact],
+}
+
+impl KernelRow {
+    /// All macros of the row.
+    pub fn macros(&self) -> Vec<(&str, String)> {
+        let mut all = vec![
+            ("SYMBOL", self.symbol.clone()),
+            ("THREADS", self.threads.to_string()),
+            ("MIN_BLOCKS", self.min_blocks.to_string()),
+        ];
+        all.extend(self.defines.iter().cloned());
+        all
+    }
+}
+
+/// Something that the machine code of a row must show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// Volta's tensor core instruction. Later than Turing the compiler emulates `mma.m8n8k4`: not asked there.
+    Hmma884,
+    /// Some global load of 128 bits a lane.
+    Ldg128,
+    /// Some global store of 128 bits a lane.
+    Stg128,
+    /// Some shared load of 128 bits a lane.
+    Lds128,
+    /// No call: everything is inlined.
+    NoCall,
+}
+
+impl Fact {
+    /// Whether it can be asked of this architecture's machine code.
+    pub const fn applies(self, arch: Arch) -> bool {
+        match self {
+            Self::Hmma884 => matches!(arch, Arch::Sm70 | Arch::Sm75),
+            Self::Ldg128 | Self::Stg128 | Self::Lds128 | Self::NoCall => !arch.is_ptx(),
+        }
+    }
+}
+
+/// Every row. A new operation adds its table here.
+pub fn rows() -> Vec<KernelRow> {
+    let tables: [fn() -> Vec<KernelRow>; 1] = [selftest::rows];
+    tables.iter().flat_map(|table| table()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::sources;
+
+    #[test]
+    fn rows_are_well_formed() {
+        let rows = rows();
+        let symbols: BTreeSet<_> = rows.iter().map(|row| &row.symbol).collect();
+        assert_eq!(symbols.len(), rows.len(), "symbols are unique");
+        for row in &rows {
+            let name = &row.symbol;
+            assert!(
+                name.bytes()
+                    .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_'),
+                "{name}: a C name in lower case"
+            );
+            assert!(
+                sources::find(row.source).is_some(),
+                "{name}: {} is not embedded",
+                row.source
+            );
+            assert!(
+                (32..=1024).contains(&row.threads) && row.threads % 32 == 0,
+                "{name}"
+            );
+            assert!(
+                row.min_blocks >= 1 && (1..=255).contains(&row.registers_max),
+                "{name}"
+            );
+            // Volta's opt-in limit; no later architecture has less, but Turing.
+            assert!(row.shared_bytes <= 96 * 1024, "{name}");
+            assert!(
+                row.archs.contains(&Arch::Sm70) && row.archs.contains(&Arch::Compute70),
+                "{name}"
+            );
+            for (key, _) in &row.defines {
+                assert!(
+                    !["SYMBOL", "THREADS", "MIN_BLOCKS"].contains(key),
+                    "{name}: {key}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! One folder an operation: its rows, its plan, its layouts. `kernels::rows` collects their tables.

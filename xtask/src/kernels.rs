@@ -1,0 +1,64 @@
+//! The kernel pack: brings the compiler where it is wanted, then runs `galvani-cuda kernels`.
+
+use std::path::{Path, PathBuf};
+
+use crate::program::{Outcome, cargo_command, python_environment, root, run, target};
+
+/// Where the pack is kept.
+pub fn pack_path() -> PathBuf {
+    target().join("kernels").join("galvani.pack")
+}
+
+/// `cargo xtask kernels [--install] [..]`: all but `--install` goes to `galvani-cuda kernels`.
+pub fn kernels(arguments: &[String]) -> Outcome {
+    let install = arguments.iter().any(|argument| argument == "--install");
+    let rest: Vec<&String> = arguments
+        .iter()
+        .filter(|argument| *argument != "--install")
+        .collect();
+    let mut command = cargo_command();
+    command.args(["run", "--quiet", "--package", "galvani-cuda", "--", "kernels"]);
+    command.args(&rest);
+    if !rest.iter().any(|argument| *argument == "--out") {
+        command.arg("--out").arg(pack_path());
+    }
+    let folder = target().join("kernels-python");
+    if std::env::var_os("GALVANI_NVRTC").is_none() && (install || folder.join("installed").is_file()) {
+        let (library, include) = compiler(&folder)?;
+        command
+            .env("GALVANI_NVRTC", library)
+            .env("GALVANI_CUDA_INCLUDE", include);
+    }
+    run(&mut command)
+}
+
+/// The compiler and its headers, from their pinned packages.
+fn compiler(folder: &Path) -> Result<(PathBuf, PathBuf), String> {
+    let path = root().join("crates/cuda/requirements.txt");
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let packages: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .collect();
+    python_environment(folder, &packages)?;
+    let libraries = if cfg!(windows) {
+        vec![folder.join("Lib")]
+    } else {
+        let listing = std::fs::read_dir(folder.join("lib"))
+            .map_err(|error| format!("{}: {error}", folder.display()))?;
+        listing.flatten().map(|item| item.path()).collect()
+    };
+    let (bin, name) = if cfg!(windows) {
+        ("bin", "nvrtc64_120_0.dll")
+    } else {
+        ("lib", "libnvrtc.so.12")
+    };
+    for library in libraries {
+        let packages = library.join("site-packages/nvidia");
+        let found = packages.join("cuda_nvrtc").join(bin).join(name);
+        if found.is_file() {
+            return Ok((found, packages.join("cuda_runtime/include")));
+        }
+    }
+    Err(format!("{}: no {name} after the installation", folder.display()))
+}
