@@ -50,7 +50,7 @@ pub enum Fact {
     Stg128,
     /// Some shared load of 128 bits a lane.
     Lds128,
-    /// No call: everything is inlined.
+    /// No call: everything is inlined. The emulation of `mma.m8n8k4` is a call, so this too is asked up to Turing.
     NoCall,
 }
 
@@ -58,8 +58,8 @@ impl Fact {
     /// Whether it can be asked of this architecture's machine code.
     pub const fn applies(self, arch: Arch) -> bool {
         match self {
-            Self::Hmma884 => matches!(arch, Arch::Sm70 | Arch::Sm75),
-            Self::Ldg128 | Self::Stg128 | Self::Lds128 | Self::NoCall => !arch.is_ptx(),
+            Self::Hmma884 | Self::NoCall => matches!(arch, Arch::Sm70 | Arch::Sm75),
+            Self::Ldg128 | Self::Stg128 | Self::Lds128 => !arch.is_ptx(),
         }
     }
 }

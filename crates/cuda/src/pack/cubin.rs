@@ -6,7 +6,8 @@
 //! - `.nv.info` has records `format u8, attribute u8, then by format: nothing, one or two bytes, or u16 length and that
 //!   many bytes`; REGCOUNT (0x2f), FRAME_SIZE (0x11), MIN_STACK_SIZE (0x12) and MAX_STACK_SIZE (0x23) hold pairs of a symbol's index and a number;
 //! - `.nv.info.SYMBOL` has MAX_THREADS (0x05): three numbers, of `__launch_bounds__`;
-//! - static shared memory is the size of `.nv.shared.SYMBOL`, thread-local memory that of `.nv.local.SYMBOL`.
+//! - static shared memory is the size of `.nv.shared.SYMBOL`, thread-local memory that of
+//!   `.nv.local.SYMBOL`.
 
 use crate::arch::Arch;
 
@@ -20,6 +21,9 @@ const ATTRIBUTE_FRAME_SIZE: u8 = 0x11;
 const ATTRIBUTE_MIN_STACK_SIZE: u8 = 0x12;
 const ATTRIBUTE_MAX_STACK_SIZE: u8 = 0x23;
 const ATTRIBUTE_REGCOUNT: u8 = 0x2f;
+
+/// On Hopper the section counts what the system takes for itself, if the kernel has shared memory at all.
+const SHARED_RESERVED: u32 = 1024;
 
 /// What one kernel takes, by its file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,7 +81,8 @@ pub fn read<'a>(bytes: &'a [u8], symbol: &str, arch: Arch) -> Result<Cubin<'a>, 
         let bytes = section.map_or(0, |section| section.bytes);
         u32::try_from(bytes).map_err(|_| format!("{prefix}: {bytes} bytes"))
     };
-    resources.shared_static = size(".nv.shared.")?;
+    let reserved = if arch == Arch::Sm90 { SHARED_RESERVED } else { 0 };
+    resources.shared_static = size(".nv.shared.")?.saturating_sub(reserved);
     resources.local = size(".nv.local.")?;
     if let Some(section) = file.section(".nv.info")? {
         let index = file.symbol(symbol)?;

@@ -2,8 +2,11 @@
 
 pub mod build;
 pub mod cubin;
+pub mod facts;
 pub mod file;
 pub mod find;
 pub mod hash;
 pub mod nvrtc;
+pub mod occupancy;
 pub mod report;
+pub mod sass;

@@ -171,7 +171,14 @@ impl Compiler {
     /// # Errors
     /// The compiler's errors and warnings.
     pub fn compile(&self, row: &KernelRow, arch: Arch) -> Result<Unit, CudaError> {
-        let source = sources::find(row.source).unwrap_or_default();
+        self.compile_text(row, sources::find(row.source).unwrap_or_default(), arch)
+    }
+
+    /// Compiles a text in place of the row's source.
+    ///
+    /// # Errors
+    /// The compiler's errors and warnings.
+    pub fn compile_text(&self, row: &KernelRow, source: &str, arch: Arch) -> Result<Unit, CudaError> {
         let options = Self::options(row, arch);
         self.text(source, row.source, arch, &options)
             .map_err(|log| CudaError::Compile {

@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::arch::Arch;
-use crate::kernels;
+use crate::kernels::{self, KernelRow};
 use crate::pack::build;
+use crate::pack::facts::{self, Facts};
 use crate::pack::file::Pack;
 use crate::pack::nvrtc::Compiler;
+use crate::pack::sass::{Class, Width};
 
 struct Options {
     report: bool,
@@ -71,7 +73,122 @@ pub fn command(arguments: &[String]) -> Result<(), String> {
         compiler.version,
         start.elapsed().as_secs_f64()
     );
+    if options.report {
+        report(&rows, &pack, &jobs)?;
+    }
     Ok(())
+}
+
+/// Prints a line for each kernel and architecture of this run.
+fn report(rows: &[KernelRow], pack: &Pack, jobs: &[(&KernelRow, Arch)]) -> Result<(), String> {
+    let width = rows.iter().map(|row| row.symbol.len()).max().unwrap_or(0);
+    println!("\n{}", header(width));
+    let (mut checked, mut faults) = (0, Vec::new());
+    for (row, arch) in jobs.iter().filter(|(_, arch)| !arch.is_ptx()) {
+        let (_, bytes) = pack
+            .find(&row.symbol, *arch)
+            .ok_or("the pack lacks what was just built")?;
+        let facts =
+            facts::look(row, *arch, bytes).map_err(|reason| format!("{} {arch}: {reason}", row.symbol))?;
+        println!("{}", line(row, *arch, &facts, width));
+        checked += 1;
+        faults.extend(
+            facts
+                .faults
+                .iter()
+                .map(|fault| format!("{} {arch}: {fault}", row.symbol)),
+        );
+    }
+    println!(
+        "\nshared: static + dynamic at most. loads and stores: 128/64/32 bits a lane and narrower. hmma: steps of HMMA.884 on"
+    );
+    println!(
+        "sm_70 and sm_75. loop: instructions of the longest innermost loop, with its hmma and global loads."
+    );
+    for fault in &faults {
+        println!("FAULT {fault}");
+    }
+    println!("kernels: {checked} checked, {} faults", faults.len());
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{} faults", faults.len()))
+    }
+}
+
+fn header(width: usize) -> String {
+    format!(
+        "{:<width$} {:<6} {:>4} {:>11} {:>5} {:>6} {:>5} {:>6} {:>5} {:>12} {:>9} {:>12} {:>9} {:>4} {:>4} {:>5} {:>5} {:>5} {:>5} {:>5} {:>4} {:>4}  {}",
+        "kernel",
+        "arch",
+        "regs",
+        "shared",
+        "spill",
+        "blocks",
+        "warps",
+        "instrs",
+        "hmma",
+        "ldg",
+        "stg",
+        "lds",
+        "sts",
+        "bar",
+        "shfl",
+        "ffma",
+        "hfma2",
+        "imad",
+        "lop3",
+        "prmt",
+        "mufu",
+        "atom",
+        "loop"
+    )
+}
+
+fn line(row: &KernelRow, arch: Arch, facts: &Facts, width: usize) -> String {
+    let listing = &facts.listing;
+    let count = |class| listing.count(class);
+    let hmma = |counts: &dyn Fn(Class) -> u32| {
+        counts(Class::Hmma884) + counts(Class::Hmma1688) + counts(Class::Hmma16816)
+    };
+    let widths = |class: fn(Width) -> Class| {
+        let narrow = count(class(Width::B8)) + count(class(Width::B16));
+        let wide = [Width::B128, Width::B64, Width::B32].map(|width| count(class(width)).to_string());
+        let mut text = wide.join("/");
+        if narrow > 0 {
+            text += &format!("/{narrow}");
+        }
+        text
+    };
+    let body = listing.loops.first().map_or("-".to_owned(), |body| {
+        let inside = |class| body.counts.get(&class).copied().unwrap_or(0);
+        let loads: u32 = Width::ALL.iter().map(|width| inside(Class::Ldg(*width))).sum();
+        format!("{} ({} hmma, {loads} ldg)", body.instructions(), hmma(&inside))
+    });
+    format!(
+        "{:<width$} {arch:<6} {:>4} {:>11} {:>5} {:>6} {:>5} {:>6} {:>5} {:>12} {:>9} {:>12} {:>9} {:>4} {:>4} {:>5} {:>5} {:>5} {:>5} {:>5} {:>4} {:>4}  {body}",
+        row.symbol,
+        facts.resources.registers,
+        format!("{}+{}", facts.resources.shared_static, row.shared_bytes),
+        facts.resources.spilled(),
+        facts.blocks,
+        facts.warps,
+        listing.instructions,
+        hmma(&count),
+        widths(Class::Ldg),
+        widths(Class::Stg),
+        widths(Class::Lds),
+        widths(Class::Sts),
+        count(Class::Bar),
+        count(Class::Shfl),
+        count(Class::Ffma),
+        count(Class::Hfma2),
+        count(Class::Imad),
+        count(Class::Lop3),
+        count(Class::Prmt),
+        count(Class::Mufu),
+        count(Class::Atom) + count(Class::Red),
+    )
 }
 
 impl Options {
