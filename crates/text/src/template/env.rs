@@ -1,7 +1,9 @@
 //! The Jinja environment that the hub's templates expect, with limits.
 
 use std::io;
+use std::sync::Arc;
 
+use minijinja::machinery::{CompiledTemplate, TemplateConfig, eval, make_string_output};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, Value as JinjaValue};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
@@ -9,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::clock::strftime_now;
 use super::json::{DumpOptions, dumps_up_to};
+use super::meter::{self, TooDeep};
 use crate::TextError;
 
 /// Steps of a rendering that the template has in any case. One instruction is a step, and so are 64 bytes of text that the
@@ -16,10 +19,10 @@ use crate::TextError;
 const STEPS_BASE: u64 = 500_000;
 /// Steps that each value of the request adds: a message is at least three values.
 const STEPS_PER_VALUE: u64 = 1000;
-/// Bytes of the request's text that add one step: each byte may be copied eight times.
-const BYTES_PER_STEP: u64 = 8;
-/// Steps of the largest request: about half a second, or some 30,000 messages.
-const STEPS_MAX: u64 = 5_000_000;
+/// Bytes of the request's text that add one step: each byte may be copied sixteen times.
+const BYTES_PER_STEP: u64 = 4;
+/// Steps of the largest request: a second at most.
+const STEPS_MAX: u64 = 2_000_000;
 const STEPS: &str = "steps (64 bytes of text that is made count as one)";
 /// Calls within calls.
 const DEPTH: usize = 100;
@@ -38,14 +41,43 @@ impl std::fmt::Display for Raised {
 
 impl std::error::Error for Raised {}
 
-/// An environment that holds one template, called "chat".
-pub(super) fn environment(source: &str, name: &str) -> Result<Environment<'static>, TextError> {
-    let mut env = Environment::new();
+/// A template's source, known to parse, and what it may call.
+pub(super) struct Program {
+    source: String,
+    env: Environment<'static>,
+}
+
+impl Program {
+    /// Checks a template.
+    pub fn new(source: &str, name: &str) -> Result<Self, TextError> {
+        let source = without_generation_tags(source);
+        compile(&source).map_err(|e| syntax_error(&e, &source, name))?;
+        Ok(Self {
+            source,
+            env: environment(),
+        })
+    }
+}
+
+fn compile(source: &str) -> Result<CompiledTemplate<'_>, Error> {
     let syntax = SyntaxConfig::builder()
         .trim_blocks(true)
         .lstrip_blocks(true)
         .build();
-    env.set_syntax(syntax.expect("the default delimiters are valid"));
+    let config = TemplateConfig {
+        syntax_config: syntax.expect("the default delimiters are valid"),
+        default_auto_escape: Arc::new(|_| AutoEscape::None),
+    };
+    let mut template = CompiledTemplate::new("chat", source, &config)?;
+    template.instructions = meter::rewrite(&template.instructions);
+    for block in template.blocks.values_mut() {
+        *block = meter::rewrite(block);
+    }
+    Ok(template)
+}
+
+fn environment() -> Environment<'static> {
+    let mut env = Environment::new();
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     env.set_recursion_limit(DEPTH);
@@ -62,40 +94,43 @@ pub(super) fn environment(source: &str, name: &str) -> Result<Environment<'stati
             Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
         },
     );
-    let source = without_generation_tags(source);
-    env.add_template_owned("chat", source.clone())
-        .map_err(|e| syntax_error(&e, &source, name))?;
-    Ok(env)
+    meter::install(&mut env);
+    env
 }
 
 /// Renders the template with a context.
 pub(super) fn render(
-    env: &Environment<'static>,
+    program: &Program,
     context: Map<String, Value>,
     name: &str,
 ) -> Result<String, TextError> {
     // The copy shares its parts with the original; only the steps are its own.
-    let mut env = env.clone();
+    let mut env = program.env.clone();
     let steps = steps(&context);
     env.set_fuel(Some(steps));
-    let template = env
-        .get_template("chat")
-        .expect("added when the environment was made");
-    let mut out = Capped {
-        bytes: Vec::new(),
-        full: false,
-    };
+    // The compiled form borrows its source: making it anew takes less time than a rendering.
+    let template = compile(&program.source).map_err(|e| syntax_error(&e, &program.source, name))?;
     let context = JinjaValue::from(Serde(Value::Object(context)));
-    let result = template.render_captured_to(context, &mut out).map(drop);
-    match result {
-        Ok(()) => Ok(String::from_utf8(out.bytes).expect("the engine writes whole strings")),
-        Err(_) if out.full => Err(TextError::TemplateLimit {
+    let mut text = String::new();
+    // What is written is paid for with steps, so that the text stays small until its size is looked at.
+    let mut out = make_string_output(&mut text);
+    let result = eval(
+        &env,
+        &template.instructions,
+        context,
+        &template.blocks,
+        &mut out,
+        AutoEscape::None,
+    );
+    result.map_err(|error| render_error(&error, name, steps))?;
+    if text.len() > OUTPUT_MAX {
+        return Err(TextError::TemplateLimit {
             name: name.into(),
             limit: OUTPUT_MAX as u64,
             unit: "bytes of output",
-        }),
-        Err(error) => Err(render_error(&error, name, steps)),
+        });
     }
+    Ok(text)
 }
 
 /// The steps that a request is worth.
@@ -116,32 +151,6 @@ fn steps(context: &Map<String, Value>) -> u64 {
     context.values().for_each(|v| count(v, &mut values, &mut bytes));
     let more = values.saturating_mul(STEPS_PER_VALUE) + bytes / BYTES_PER_STEP;
     STEPS_MAX.min(STEPS_BASE + more)
-}
-
-/// Collects output up to a limit.
-struct Capped {
-    bytes: Vec<u8>,
-    full: bool,
-}
-
-impl io::Write for Capped {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let need = self.bytes.len() + bytes.len();
-        if need > OUTPUT_MAX {
-            self.full = true;
-            return Err(io::Error::other("output limit"));
-        }
-        if need > self.bytes.capacity() {
-            let capacity = need.max(2 * self.bytes.capacity()).min(OUTPUT_MAX);
-            self.bytes.reserve_exact(capacity - self.bytes.len());
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// Measures JSON before its tree is built: a lazy value of a few bytes may be a list of a hundred million items.
@@ -279,6 +288,13 @@ fn render_error(error: &Error, name: &str, steps: u64) -> TextError {
         if let Some(Raised(message)) = inner.downcast_ref::<Raised>() {
             return TextError::TemplateRaised {
                 message: message.clone(),
+            };
+        }
+        if inner.is::<TooDeep>() {
+            return TextError::TemplateLimit {
+                name: name.into(),
+                limit: TooDeep::LEVELS_MAX,
+                unit: "levels of lists and maps",
             };
         }
         if inner

@@ -16,12 +16,12 @@ mod clock;
 mod env;
 mod json;
 mod messages;
+mod meter;
 mod probe;
 mod prompt;
 
 use std::collections::HashSet;
 
-use minijinja::Environment;
 use serde_json::{Map, Value, json};
 
 use crate::markers::Markers;
@@ -78,7 +78,7 @@ pub struct ChatTemplate {
 struct Variant {
     name: String,
     source: String,
-    env: Environment<'static>,
+    program: env::Program,
     wants: Wants,
 }
 
@@ -138,7 +138,7 @@ impl ChatTemplate {
                 format!("{origin}:{}", named.name)
             };
             let mut variant = Variant {
-                env: env::environment(&named.source, &label)?,
+                program: env::Program::new(&named.source, &label)?,
                 name: label,
                 source: named.source.clone(),
                 wants: Wants {
@@ -195,6 +195,7 @@ impl ChatTemplate {
         for (key, value) in &input.extra {
             if context.contains_key(key)
                 || ["messages", "tools", "add_generation_prompt"].contains(&key.as_str())
+                || key.starts_with(meter::RESERVED)
             {
                 return Err(TextError::Field {
                     field: format!("chat_template_kwargs.{key}"),
@@ -209,7 +210,7 @@ impl ChatTemplate {
             "add_generation_prompt".into(),
             json!(input.add_generation_prompt && !input.continue_final),
         );
-        let mut text = env::render(&variant.env, context, &variant.name)?;
+        let mut text = env::render(&variant.program, context, &variant.name)?;
         if input.continue_final {
             let cut = text.rfind(quote.end_mark()).ok_or_else(|| TextError::Field {
                 field: "continue_final_message".into(),
@@ -242,7 +243,7 @@ impl ChatTemplate {
         context.insert("messages".into(), messages);
         context.insert("tools".into(), tools);
         context.insert("add_generation_prompt".into(), json!(false));
-        env::render(&variant.env, context, &variant.name).ok()
+        env::render(&variant.program, context, &variant.name).ok()
     }
 }
 

@@ -465,6 +465,30 @@ fn python_habits() {
         ),
         ("{{ '%s: %d' | format('a', 3) }}", "a: 3"),
         (
+            "{{ '%s' % messages[0].role }}{{ '<%s>' % 'x' ~ 'y' }}",
+            "user<x>y",
+        ),
+        (
+            "{{ '%d%% of %s, %r, %5.2f' % (7, 'a', 'b', 2.5) }}",
+            "7% of a, 'b',  2.50",
+        ),
+        (
+            "{{ 7 % 4 }}{{ -1 % 3 }}{{ 7.5 % 2 }}{{ loop is defined }}",
+            "321.5False",
+        ),
+        (
+            "{% if 0 < 1 < 2 %}a{% endif %}{% if 0 < 3 < 2 %}b{% endif %}",
+            "a",
+        ),
+        (
+            "{%- for m in messages recursive %}{{ loop.depth }}{% if loop.depth < 3 %}{{ loop(messages) }}{% endif %}{% endfor %}",
+            "123",
+        ),
+        (
+            "{{ (messages + [{'role': 'x'}] + (messages * 2)) | length }}{{ range(3)[1:] }}",
+            "4[1, 2]",
+        ),
+        (
             "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}",
             "1",
         ),
