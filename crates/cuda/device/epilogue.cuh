@@ -20,3 +20,15 @@ struct Output {
     else ((__half*)out)[at] = __float2half_rn(sum);
   }
 };
+
+// Whether this block is the last of `parts` that come here. What each block wrote before is then visible to the last one, which
+// reads it past the first-level cache. The counter wraps to zero by itself, ready for the next launch.
+__device__ __forceinline__ bool arrive_last(u32* counter, u32 parts) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicInc(counter, parts - 1) == parts - 1;
+  __syncthreads();
+  if (last) __threadfence();
+  return last;
+}

@@ -59,13 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
       for (int w = 1; w < warps; w++) sum += sums[w * TOKEN_TILES * 256 + e];
       mine[e] = sum;
     }
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) last = atomicInc(&counters[blockIdx.z * gridDim.x + tile], parts - 1) == (u32)(parts - 1);
-    __syncthreads();
-    if (!last) return;
-    __threadfence();
+    if (!arrive_last(&counters[blockIdx.z * gridDim.x + tile], parts)) return;
   }
   const float* all = parts > 1 ? partial + ((size_t)blockIdx.z * gridDim.x + tile) * parts * TOKEN_TILES * 256 : sums;
   const int terms = parts > 1 ? parts : warps;

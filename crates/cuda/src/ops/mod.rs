@@ -1,1 +1,3 @@
 //! One folder an operation: its rows, its plan, its layouts. `kernels::rows` collects their tables.
+
+pub mod linear;

@@ -1,0 +1,159 @@
+//! How a product's work is divided: into how many parts of k, so that the device's multiprocessors are busy in whole waves.
+//!
+//! The estimate knows rounds. In one round each warp of a full device takes one piece of weights; all of them together are
+//! bound by memory. Blocks come in waves of as many as the device holds. A wave that is not full is faster, but not
+//! in proportion: few loads in flight do not fill the memory's pipe. Cutting k makes waves fuller and costs a meeting.
+//! The three constants below are fits to times measured on an H200 (NVFP4, 17408 x 5120, 5120 x 17408, 2048 x 5120,
+//! 14336 x 4096); the test holds the choices that were the fastest there.
+
+/// What of a device plans depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Multiprocessors.
+    pub sm_count: u32,
+    /// What it can read, GB/s.
+    pub read_gb_s: u32,
+}
+
+impl Device {
+    /// Tesla V100.
+    pub const V100: Self = Self {
+        sm_count: 80,
+        read_gb_s: 850,
+    };
+    /// H200.
+    pub const H200: Self = Self {
+        sm_count: 132,
+        read_gb_s: 4200,
+    };
+}
+
+/// Parts of k at most.
+pub const PARTS_MAX: u32 = 16;
+
+/// Share of a full wave's time that the only wave takes at least, however few its blocks.
+const LONE_WAVE_FLOOR: f64 = 0.7;
+/// Share that a last wave after full ones, which it overlaps, takes beyond what its blocks ask for.
+const LAST_WAVE_START: f64 = 0.25;
+/// Time for the parts of k to meet, in ns.
+const MEETING_NS: f64 = 2000.0;
+
+/// The work of one launch, before k is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Blocks of one part.
+    pub blocks: u32,
+    /// Blocks that the device holds at once.
+    pub resident: u32,
+    /// Pieces of k.
+    pub pieces: u32,
+    /// Pieces that a block takes at once: its warps, or one where all warps share it.
+    pub pieces_round: u32,
+    /// Time of a round of a full device, in ns.
+    pub round_ns: f64,
+    /// Time to write and read one part's sums, in ns.
+    pub part_ns: f64,
+}
+
+/// One candidate, for the printed table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// Parts of k.
+    pub parts: u32,
+    /// Waves of blocks, the last one as a fraction.
+    pub waves: f64,
+    /// Rounds of a block.
+    pub rounds: u32,
+    /// The estimate, in ns.
+    pub ns: f64,
+}
+
+/// The estimate for a number of parts.
+pub fn estimate(work: &Work, parts: u32) -> Choice {
+    let rounds = work.pieces.div_ceil(parts).div_ceil(work.pieces_round);
+    let waves = f64::from(work.blocks) * f64::from(parts) / f64::from(work.resident);
+    let last = waves.fract();
+    let last = match (last > 0.0, waves >= 1.0) {
+        (false, _) => 0.0,
+        (true, true) => LAST_WAVE_START + (1.0 - LAST_WAVE_START) * last,
+        (true, false) => last.max(LONE_WAVE_FLOOR),
+    };
+    let mut ns = (waves.floor() + last) * f64::from(rounds) * work.round_ns;
+    if parts > 1 {
+        ns += MEETING_NS + f64::from(parts) * work.part_ns;
+    }
+    Choice {
+        parts,
+        waves,
+        rounds,
+        ns,
+    }
+}
+
+/// All candidates: each part has a piece, and fewer parts with as many pieces each are no candidate.
+pub fn candidates(work: &Work) -> Vec<Choice> {
+    (1..=PARTS_MAX.min(work.pieces).max(1))
+        .filter(|parts| valid(work.pieces, *parts))
+        .map(|parts| estimate(work, parts))
+        .collect()
+}
+
+/// Whether each of `parts` parts has a piece.
+pub const fn valid(pieces: u32, parts: u32) -> bool {
+    parts == 1 || (parts > 0 && (parts - 1) * pieces.div_ceil(parts) < pieces)
+}
+
+/// The fastest candidate; the fewest parts among equals.
+pub fn choose(work: &Work) -> Choice {
+    let all = candidates(work);
+    let best = all.iter().min_by(|a, b| a.ns.total_cmp(&b.ns));
+    *best.expect("one part is always a candidate")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_has_a_piece() {
+        for pieces in 1..200 {
+            let work = Work {
+                blocks: 3,
+                resident: 320,
+                pieces,
+                pieces_round: 8,
+                round_ns: 1000.0,
+                part_ns: 1.0,
+            };
+            for choice in candidates(&work) {
+                let each = pieces.div_ceil(choice.parts);
+                assert!((choice.parts - 1) * each < pieces, "{pieces} in {}", choice.parts);
+                assert!(choice.parts * each >= pieces);
+            }
+        }
+        assert!(!valid(10, 6), "five parts of two take all ten");
+        assert!(valid(10, 5) && valid(1, 1) && !valid(1, 2) && !valid(4, 0));
+    }
+
+    #[test]
+    fn waves_that_are_not_full_cost_more() {
+        let work = |blocks| Work {
+            blocks,
+            resident: 100,
+            pieces: 8,
+            pieces_round: 8,
+            round_ns: 1000.0,
+            part_ns: 0.0,
+        };
+        for (blocks, want) in [
+            (100, 1000.0),
+            (1, 700.0),
+            (90, 900.0),
+            (101, 1257.5),
+            (150, 1625.0),
+            (200, 2000.0),
+        ] {
+            assert!((estimate(&work(blocks), 1).ns - want).abs() < 1e-6, "{blocks}");
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! Which kernels run for a product, on how many blocks, in which workspace: a pure function of shape and device.
+//!
+//! | tokens | route |
+//! |---|---|
+//! | 1 to 32 | skinny: one weight pass for 8, 16 or 32 tokens |
+//! | 33 to 512 | tiled: 64 tokens a block, one weight pass from memory |
+//! | above | weights as f16 rows in a bounded scratch, a library's product, then the factors |
+
+use std::fmt::Write;
+
+use crate::error::CudaError;
+use crate::ops::linear::divide::{self, Device, PARTS_MAX, Work};
+use crate::ops::linear::formats::LinearFormat;
+use crate::ops::linear::rows::{self, SKINNY_THREADS, TILED_BLOCKS};
+
+/// Tokens of the skinny route at most.
+pub const SKINNY_TOKENS_MAX: u32 = 32;
+/// Tokens of the tiled route at most.
+pub const TILED_TOKENS_MAX: u32 = 512;
+/// Tokens of a product at most.
+pub const TOKENS_MAX: u32 = 1 << 16;
+/// Columns at most.
+pub const COLUMNS_MAX: u32 = 1 << 21;
+/// Length of a row at most.
+pub const K_MAX: u32 = 1 << 19;
+/// Each of the two scratches of the library route, weights and sums, is at most so large (unless 32 columns need more).
+pub const SCRATCH_BYTES: usize = 64 << 20;
+
+/// Tokens and columns of a tiled block.
+pub const TILED_TOKENS: u32 = 64;
+const TILED_TILES: u32 = 4;
+/// What a multiprocessor of Volta has for its blocks together.
+const SHARED_SM_BYTES: u32 = 96 * 1024;
+/// Time of 64 k of a full device in the tiled kernel, in ns: half of V100's tensor rate.
+const TILED_ROUND_NS: f64 = 4000.0;
+
+/// The type of the results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutType {
+    /// Half precision.
+    F16,
+    /// Single precision.
+    F32,
+}
+
+impl OutType {
+    /// Bytes of a number.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F16 => 2,
+            Self::F32 => 4,
+        }
+    }
+}
+
+/// A product, whatever the number of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Linear {
+    /// The weights' format.
+    pub format: LinearFormat,
+    /// Columns: rows of the weight matrix.
+    pub n: u32,
+    /// Numbers a row.
+    pub k: u32,
+    /// The results' type.
+    pub out: OutType,
+    /// Whether a bias [n] (f16) is added.
+    pub bias: bool,
+    /// Whether a residual [m, n] (f32, of the results' stride) is added.
+    pub residual: bool,
+}
+
+/// How a product runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// `linear_skinny.cu`
+    Skinny {
+        /// Token tiles of a weight pass.
+        token_tiles: u32,
+        /// Warps of a block, which share the pieces of k.
+        warps: u32,
+        /// Parts of k.
+        parts: u32,
+    },
+    /// `linear_tiled.cu`
+    Tiled {
+        /// Blocks along the tokens.
+        token_blocks: u32,
+        /// Parts of k.
+        parts: u32,
+    },
+    /// `linear_dequant.cu`, a library's product, `linear_finish.cu`, for some columns at a time.
+    Library {
+        /// Columns at a time, a multiple of 32.
+        columns: u32,
+    },
+}
+
+/// Memory that a plan needs beyond its operands. One workspace may serve many plans, one after the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Workspace {
+    /// Sums of the parts of k, or of the library's product.
+    pub sums_bytes: usize,
+    /// One word a meeting. Zero before the first launch; launches leave them zero.
+    pub counters_bytes: usize,
+    /// Weights as f16 rows.
+    pub rows_bytes: usize,
+}
+
+/// A plan: see `steps` for what it makes of operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearPlan {
+    /// The product.
+    pub linear: Linear,
+    /// Tokens.
+    pub m: u32,
+    /// How it runs.
+    pub route: Route,
+}
+
+impl Linear {
+    /// Plans `m` tokens.
+    ///
+    /// # Errors
+    /// A size outside its limits.
+    pub fn plan(&self, m: u32, device: Device) -> Result<LinearPlan, CudaError> {
+        self.check(m, device)?;
+        let route = match m {
+            ..=SKINNY_TOKENS_MAX => self.skinny(m, device),
+            ..=TILED_TOKENS_MAX => self.tiled(m, device),
+            _ => self.library(m),
+        };
+        Ok(LinearPlan {
+            linear: *self,
+            m,
+            route,
+        })
+    }
+
+    /// Plans `m` tokens with so many parts of k.
+    ///
+    /// # Errors
+    /// Parts that do not each have a piece, or a route without parts.
+    pub fn plan_with_parts(&self, m: u32, device: Device, forced: u32) -> Result<LinearPlan, CudaError> {
+        let mut plan = self.plan(m, device)?;
+        let pieces = self.pieces();
+        if forced > PARTS_MAX || !divide::valid(pieces, forced) {
+            let allowed = format!("1 to {PARTS_MAX}, each with one of the {pieces} pieces");
+            return Err(shape("parts of k", forced, allowed));
+        }
+        match &mut plan.route {
+            Route::Skinny { parts, .. } | Route::Tiled { parts, .. } => *parts = forced,
+            Route::Library { .. } => return Err(shape("parts of k", forced, "none on the library's route")),
+        }
+        Ok(plan)
+    }
+
+    /// Plans `m` tokens on the library's route, whatever their number.
+    ///
+    /// # Errors
+    /// A size outside its limits.
+    pub fn plan_library(&self, m: u32, device: Device) -> Result<LinearPlan, CudaError> {
+        self.check(m, device)?;
+        Ok(LinearPlan {
+            linear: *self,
+            m,
+            route: self.library(m),
+        })
+    }
+
+    /// Tiles of 32 columns.
+    pub const fn tiles(&self) -> u32 {
+        self.n.div_ceil(32)
+    }
+
+    /// Pieces of k.
+    pub const fn pieces(&self) -> u32 {
+        self.k.div_ceil(self.format.piece)
+    }
+
+    fn check(&self, m: u32, device: Device) -> Result<(), CudaError> {
+        for (what, value, most) in [
+            ("tokens", m, TOKENS_MAX),
+            ("columns", self.n, COLUMNS_MAX),
+            ("k", self.k, K_MAX),
+            ("multiprocessors", device.sm_count, 4096),
+            ("read GB/s", device.read_gb_s, 1 << 20),
+        ] {
+            if !(1..=most).contains(&value) {
+                return Err(shape(what, value, format!("1 to {most}")));
+            }
+        }
+        if !self.k.is_multiple_of(self.format.k_multiple) {
+            let allowed = format!("multiples of {} for {}", self.format.k_multiple, self.format.name);
+            return Err(shape("k", self.k, allowed));
+        }
+        Ok(())
+    }
+
+    /// The work of the skinny kernel with so many token tiles and warps.
+    pub fn skinny_work(&self, token_tiles: u32, warps: u32, device: Device) -> Work {
+        let by_shared = SHARED_SM_BYTES / rows::skinny_shared_bytes(warps, token_tiles);
+        // Blocks with fewer warps than the row's bound: more of them fit.
+        let by_registers = rows::skinny_blocks(token_tiles) * (SKINNY_THREADS / 32) / warps;
+        let resident = device.sm_count * by_registers.min(by_shared);
+        let piece_bytes = self.format.tile_bytes(self.k) as f64 / f64::from(self.pieces());
+        let read = f64::from(device.read_gb_s);
+        Work {
+            blocks: self.tiles(),
+            resident,
+            pieces: self.pieces(),
+            pieces_round: warps,
+            round_ns: f64::from(resident * warps) * piece_bytes / read,
+            part_ns: 2.0 * f64::from(self.tiles() * token_tiles * 1024) / read,
+        }
+    }
+
+    fn skinny(&self, m: u32, device: Device) -> Route {
+        let token_tiles = rows::TOKEN_TILES.into_iter().find(|tiles| m <= 8 * tiles);
+        let token_tiles = token_tiles.expect("the caller saw that the tokens fit the largest");
+        let warps = (SKINNY_THREADS / 32).min(self.pieces().next_power_of_two());
+        let work = self.skinny_work(token_tiles, warps, device);
+        Route::Skinny {
+            token_tiles,
+            warps,
+            parts: divide::choose(&work).parts,
+        }
+    }
+
+    /// The work of the tiled kernel.
+    pub fn tiled_work(&self, m: u32, device: Device) -> Work {
+        let blocks = m.div_ceil(TILED_TOKENS) * self.tiles().div_ceil(TILED_TILES);
+        let part_bytes = f64::from(blocks) * f64::from(TILED_TOKENS * TILED_TILES * 32 * 4);
+        Work {
+            blocks,
+            resident: device.sm_count * TILED_BLOCKS,
+            pieces: self.pieces(),
+            pieces_round: 1,
+            round_ns: TILED_ROUND_NS * f64::from(self.format.piece) / 64.0,
+            part_ns: 2.0 * part_bytes / f64::from(device.read_gb_s),
+        }
+    }
+
+    fn tiled(&self, m: u32, device: Device) -> Route {
+        Route::Tiled {
+            token_blocks: m.div_ceil(TILED_TOKENS),
+            parts: divide::choose(&self.tiled_work(m, device)).parts,
+        }
+    }
+
+    fn library(&self, m: u32) -> Route {
+        let column_bytes = (self.row_stride() as usize * 2).max(m as usize * 4);
+        let columns = (SCRATCH_BYTES / column_bytes / 32 * 32).max(32);
+        Route::Library {
+            columns: columns.min(self.tiles() as usize * 32) as u32,
+        }
+    }
+
+    /// Halves of a row in the library route's scratch: whole pieces.
+    pub const fn row_stride(&self) -> u32 {
+        self.pieces() * self.format.piece
+    }
+}
+
+impl LinearPlan {
+    /// The memory that it needs.
+    pub fn workspace(&self) -> Workspace {
+        let tiles = self.linear.tiles();
+        match self.route {
+            Route::Skinny { parts: 1, .. } | Route::Tiled { parts: 1, .. } => Workspace::default(),
+            Route::Skinny {
+                token_tiles, parts, ..
+            } => Workspace {
+                sums_bytes: tiles as usize * (parts * token_tiles) as usize * 1024,
+                counters_bytes: tiles as usize * 4,
+                rows_bytes: 0,
+            },
+            Route::Tiled { token_blocks, parts } => {
+                let places = tiles.div_ceil(TILED_TILES) as usize * token_blocks as usize;
+                Workspace {
+                    sums_bytes: places * parts as usize * (TILED_TOKENS * TILED_TILES * 32 * 4) as usize,
+                    counters_bytes: places * 4,
+                    rows_bytes: 0,
+                }
+            }
+            Route::Library { columns } => Workspace {
+                sums_bytes: self.m as usize * columns as usize * 4,
+                counters_bytes: 0,
+                rows_bytes: columns as usize * self.linear.row_stride() as usize * 2,
+            },
+        }
+    }
+
+    /// One line: route, blocks, waves.
+    pub fn describe(&self, device: Device) -> String {
+        match self.route {
+            Route::Skinny {
+                token_tiles,
+                warps,
+                parts,
+            } => {
+                let choice = divide::estimate(&self.linear.skinny_work(token_tiles, warps, device), parts);
+                format!(
+                    "skinny mt{token_tiles}, {warps} warps, {} tiles x {parts} parts, {:.2} waves of {} rounds",
+                    self.linear.tiles(),
+                    choice.waves,
+                    choice.rounds
+                )
+            }
+            Route::Tiled { token_blocks, parts } => {
+                let choice = divide::estimate(&self.linear.tiled_work(self.m, device), parts);
+                format!(
+                    "tiled, {token_blocks} x {} blocks x {parts} parts, {:.2} waves of {} rounds",
+                    self.linear.tiles().div_ceil(TILED_TILES),
+                    choice.waves,
+                    choice.rounds
+                )
+            }
+            Route::Library { columns } => {
+                format!("library, {columns} of {} columns at a time", self.linear.n)
+            }
+        }
+    }
+}
+
+/// The plans of some shapes as a Markdown table.
+///
+/// # Errors
+/// As for `Linear::plan`.
+pub fn table(
+    format: LinearFormat,
+    shapes: &[(u32, u32)],
+    tokens: &[u32],
+    device: Device,
+) -> Result<String, CudaError> {
+    let mut text = String::from("| N x K | M | plan | workspace KiB |\n|---|---|---|---|\n");
+    for &(n, k) in shapes {
+        for &m in tokens {
+            let linear = Linear {
+                format,
+                n,
+                k,
+                out: OutType::F16,
+                bias: false,
+                residual: false,
+            };
+            let plan = linear.plan(m, device)?;
+            let memory = plan.workspace();
+            let bytes = memory.sums_bytes + memory.counters_bytes + memory.rows_bytes;
+            let line = plan.describe(device);
+            writeln!(text, "| {n} x {k} | {m} | {line} | {} |", bytes.div_ceil(1024)).expect("to memory");
+        }
+    }
+    Ok(text)
+}
+
+/// The error of a size.
+pub(crate) fn shape(what: &'static str, value: impl Into<u64>, allowed: impl Into<String>) -> CudaError {
+    CudaError::Shape {
+        what,
+        value: value.into(),
+        allowed: allowed.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::linear::formats::FORMATS;
+
+    fn linear(n: u32, k: u32) -> Linear {
+        let format = FORMATS.iter().find(|format| format.name == "nvfp4");
+        Linear {
+            format: *format.expect("nvfp4 is in the table"),
+            n,
+            k,
+            out: OutType::F16,
+            bias: false,
+            residual: false,
+        }
+    }
+
+    fn parts(plan: &LinearPlan) -> u32 {
+        match plan.route {
+            Route::Skinny { parts, .. } | Route::Tiled { parts, .. } => parts,
+            Route::Library { .. } => 0,
+        }
+    }
+
+    #[test]
+    fn bands_begin_and_end_where_they_say() {
+        let class = |m| match linear(1000, 512).plan(m, Device::V100).unwrap().route {
+            Route::Skinny { token_tiles, .. } => token_tiles,
+            Route::Tiled { token_blocks, .. } => 100 + token_blocks,
+            Route::Library { .. } => 1000,
+        };
+        let cases = [
+            (1, 1),
+            (8, 1),
+            (9, 2),
+            (16, 2),
+            (17, 4),
+            (32, 4),
+            (33, 101),
+            (64, 101),
+            (65, 102),
+            (512, 108),
+            (513, 1000),
+        ];
+        for (m, want) in cases {
+            assert_eq!(class(m), want, "{m} tokens");
+        }
+    }
+
+    #[test]
+    fn what_was_fastest_on_an_h200_is_chosen() {
+        for (n, k, want) in [
+            (17408, 5120, 1..=1),
+            (5120, 17408, 3..=3),
+            (2048, 5120, 4..=5),
+            (14336, 4096, 1..=1),
+        ] {
+            let plan = linear(n, k).plan(1, Device::H200).unwrap();
+            assert!(
+                want.contains(&parts(&plan)),
+                "{n} x {k}: {}",
+                plan.describe(Device::H200)
+            );
+        }
+    }
+
+    #[test]
+    fn sizes_outside_the_limits_are_named() {
+        let none = Device {
+            sm_count: 0,
+            read_gb_s: 1,
+        };
+        for (n, k, m, device, want) in [
+            (0, 64, 1, Device::V100, "columns is 0"),
+            (64, 0, 1, Device::V100, "k is 0"),
+            (64, 24, 1, Device::V100, "k is 24"),
+            (64, 64, 0, Device::V100, "tokens is 0"),
+            (64, 64, TOKENS_MAX + 1, Device::V100, "tokens is 65537"),
+            (u32::MAX, 64, 1, Device::V100, "columns is"),
+            (64, u32::MAX, 1, Device::V100, "k is"),
+            (64, 64, 1, none, "multiprocessors is 0"),
+        ] {
+            let error = linear(n, k).plan(m, device).unwrap_err().to_string();
+            assert!(error.contains(want), "wanted {want}: {error}");
+        }
+        for (m, parts) in [(1, 0), (1, 6), (1, 17), (64, 9), (1000, 1)] {
+            let error = linear(64, 640)
+                .plan_with_parts(m, Device::V100, parts)
+                .unwrap_err();
+            assert!(error.to_string().contains("parts of k"), "{m} {parts}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_library_route_keeps_its_bounds() {
+        for (n, k, m) in [
+            (17408, 5120, 4096),
+            (5120, 17408, 65536),
+            (31, 64, 513),
+            (151_936, 4096, 2048),
+        ] {
+            let plan = linear(n, k).plan_library(m, Device::V100).unwrap();
+            let Route::Library { columns } = plan.route else {
+                panic!("{plan:?}")
+            };
+            assert!(columns >= 32 && columns.is_multiple_of(32) && columns <= n.next_multiple_of(32));
+            let memory = plan.workspace();
+            assert!(
+                memory.sums_bytes <= SCRATCH_BYTES && memory.rows_bytes <= SCRATCH_BYTES,
+                "{memory:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_table_has_a_line_a_plan() {
+        let text = table(
+            linear(1, 16).format,
+            &[(5120, 17408), (2048, 5120)],
+            &[1, 16, 64, 600],
+            Device::V100,
+        )
+        .unwrap();
+        assert_eq!(text.lines().count(), 2 + 8);
+        assert!(
+            text.contains("skinny mt2") && text.contains("tiled") && text.contains("library"),
+            "{text}"
+        );
+    }
+}

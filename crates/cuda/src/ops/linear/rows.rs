@@ -1,0 +1,163 @@
+//! The kernel rows of the linears: every format in every shape class.
+
+use crate::arch::Arch;
+use crate::kernels::{Fact, KernelRow};
+use crate::ops::linear::formats::{FORMATS, LinearFormat};
+
+/// Token tiles (of eight) that the skinny kernel takes in one weight pass.
+pub const TOKEN_TILES: [u32; 3] = [1, 2, 4];
+/// Threads of the skinny kernel's largest block.
+pub const SKINNY_THREADS: u32 = 256;
+/// Threads of the tiled kernel's block.
+pub const TILED_THREADS: u32 = 128;
+/// Threads of the kernels around a library's product.
+pub const PLAIN_THREADS: u32 = 256;
+/// The kernel after a library's product.
+pub const FINISH: &str = "linear_finish";
+
+/// Symbol of the skinny kernel.
+pub fn skinny(format: &LinearFormat, token_tiles: u32) -> String {
+    format!("linear_{}_skinny_mt{token_tiles}", format.name)
+}
+
+/// Symbol of the tiled kernel.
+pub fn tiled(format: &LinearFormat) -> String {
+    format!("linear_{}_tiled_m64", format.name)
+}
+
+/// Symbol of the kernel that writes weights as plain f16 rows.
+pub fn dequant(format: &LinearFormat) -> String {
+    format!("linear_{}_dequant", format.name)
+}
+
+/// Blocks of the skinny kernel that a multiprocessor holds: what the registers of its sums leave room for.
+pub const fn skinny_blocks(token_tiles: u32) -> u32 {
+    match token_tiles {
+        1 => 4,
+        2 => 3,
+        _ => 2,
+    }
+}
+
+/// Blocks of the tiled kernel that a multiprocessor holds.
+pub const TILED_BLOCKS: u32 = 3;
+
+/// Dynamic shared memory of a skinny block: each warp's sums.
+pub const fn skinny_shared_bytes(warps: u32, token_tiles: u32) -> u32 {
+    warps * token_tiles * 1024
+}
+
+/// The table.
+pub fn rows() -> Vec<KernelRow> {
+    let mut rows = vec![row(
+        FINISH.to_owned(),
+        "linear_finish.cu",
+        Vec::new(),
+        PLAIN_THREADS,
+        4,
+    )];
+    for format in FORMATS {
+        for tiles in TOKEN_TILES {
+            let mut defines = format_defines(format);
+            defines.push(("TOKEN_TILES", tiles.to_string()));
+            let blocks = skinny_blocks(tiles);
+            rows.push(KernelRow {
+                shared_bytes: skinny_shared_bytes(SKINNY_THREADS / 32, tiles),
+                requires: &[Fact::Hmma884, Fact::Ldg128, Fact::NoCall],
+                ..row(
+                    skinny(format, tiles),
+                    "linear_skinny.cu",
+                    defines,
+                    SKINNY_THREADS,
+                    blocks,
+                )
+            });
+        }
+        rows.push(KernelRow {
+            requires: &[Fact::Hmma884, Fact::Ldg128, Fact::Lds128, Fact::NoCall],
+            ..row(
+                tiled(format),
+                "linear_tiled.cu",
+                format_defines(format),
+                TILED_THREADS,
+                TILED_BLOCKS,
+            )
+        });
+        rows.push(KernelRow {
+            requires: &[Fact::Stg128, Fact::NoCall],
+            ..row(
+                dequant(format),
+                "linear_dequant.cu",
+                format_defines(format),
+                PLAIN_THREADS,
+                4,
+            )
+        });
+    }
+    rows
+}
+
+fn format_defines(format: &LinearFormat) -> Vec<(&'static str, String)> {
+    vec![
+        ("FORMAT", format.device_type.to_owned()),
+        ("FORMAT_HEADER", format!("\"{}\"", format.header)),
+    ]
+}
+
+fn row(
+    symbol: String,
+    source: &'static str,
+    defines: Vec<(&'static str, String)>,
+    threads: u32,
+    min_blocks: u32,
+) -> KernelRow {
+    KernelRow {
+        symbol,
+        source,
+        defines,
+        threads,
+        min_blocks,
+        shared_bytes: 0,
+        registers_max: registers(threads, min_blocks),
+        archs: &Arch::ALL,
+        requires: &[Fact::NoCall],
+    }
+}
+
+/// Registers a thread if so many blocks are to fit: 65536 on a multiprocessor, given out by eights a thread.
+const fn registers(threads: u32, blocks: u32) -> u32 {
+    let most = 65536 / (threads * blocks) / 8 * 8;
+    if most > 255 { 255 } else { most }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_follow_from_the_launch_bounds() {
+        for (threads, blocks, want) in [
+            (256, 4, 64),
+            (256, 3, 80),
+            (256, 2, 128),
+            (128, 3, 168),
+            (128, 1, 255),
+        ] {
+            assert_eq!(registers(threads, blocks), want, "{threads} x {blocks}");
+        }
+    }
+
+    #[test]
+    fn every_format_has_every_shape_class() {
+        let rows = rows();
+        let has = |symbol: &str| rows.iter().any(|row| row.symbol == symbol);
+        for format in FORMATS {
+            for tiles in TOKEN_TILES {
+                assert!(has(&skinny(format, tiles)), "{} {tiles}", format.name);
+            }
+            assert!(has(&tiled(format)) && has(&dequant(format)), "{}", format.name);
+        }
+        assert_eq!(rows.len(), 1 + 5 * FORMATS.len());
+        assert!(rows.iter().all(|row| row.shared_bytes <= 48 * 1024));
+    }
+}
