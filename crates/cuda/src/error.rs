@@ -53,7 +53,7 @@ pub enum CudaError {
         /// The size.
         what: &'static str,
         /// Its value.
-        value: u64,
+        value: usize,
         /// What it may be.
         allowed: String,
     },

@@ -4,6 +4,7 @@
 //! missing is an error that says what to install.
 
 pub mod arch;
+pub mod driver;
 pub mod error;
 pub mod kernels;
 pub mod launch;

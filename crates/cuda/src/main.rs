@@ -1,16 +1,20 @@
-//! `galvani-cuda kernels`: builds the kernel pack.
+//! `galvani-cuda kernels | selftest`: builds the kernel pack, or tries the launch layer on a GPU.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use galvani_cuda::pack::report;
+use galvani_cuda::driver::check;
+use galvani_cuda::pack::{file, report};
 
 const USAGE: &str = "usage:
-  galvani-cuda kernels [--report] [--arch sm_70,compute_70] [--only SUBSTRING] [--out FILE] [--require]";
+  galvani-cuda kernels [--report] [--arch sm_70,compute_70] [--only SUBSTRING] [--out FILE] [--require]
+  galvani-cuda selftest [PACK] [GPU]      PACK: galvani.pack beside this program; GPU: 0";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.first().map(String::as_str) {
         Some("kernels") => report::command(&arguments[1..]),
+        Some("selftest") => selftest(&arguments[1..]),
         _ => Err(USAGE.to_owned()),
     };
     match result {
@@ -20,4 +24,18 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn selftest(arguments: &[String]) -> Result<(), String> {
+    let pack = match arguments.first() {
+        Some(path) => PathBuf::from(path),
+        None => file::beside_program().map_err(|error| error.to_string())?,
+    };
+    let ordinal = match arguments.get(1) {
+        Some(text) => text
+            .parse()
+            .map_err(|_| format!("GPU `{text}`, allowed: a number"))?,
+        None => 0,
+    };
+    check::run(&pack, ordinal).map_err(|error| error.to_string())
 }

@@ -5,7 +5,8 @@
 //! - the code is section `.text.SYMBOL`; bits 24..32 of its `sh_info` are the registers a thread;
 //! - `.nv.info` has records `format u8, attribute u8, then by format: nothing, one or two bytes, or u16 length and that
 //!   many bytes`; REGCOUNT (0x2f), FRAME_SIZE (0x11), MIN_STACK_SIZE (0x12) and MAX_STACK_SIZE (0x23) hold pairs of a symbol's index and a number;
-//! - `.nv.info.SYMBOL` has MAX_THREADS (0x05): three numbers, of `__launch_bounds__`;
+//! - `.nv.info.SYMBOL` has MAX_THREADS (0x05): three numbers, of `__launch_bounds__`; and a KPARAM_INFO (0x17) for each
+//!   parameter: a zero word, its number u16, its offset u16, a word with its size in the bits from 18;
 //! - static shared memory is the size of `.nv.shared.SYMBOL`, thread-local memory that of
 //!   `.nv.local.SYMBOL`.
 
@@ -20,6 +21,7 @@ const ATTRIBUTE_MAX_THREADS: u8 = 0x05;
 const ATTRIBUTE_FRAME_SIZE: u8 = 0x11;
 const ATTRIBUTE_MIN_STACK_SIZE: u8 = 0x12;
 const ATTRIBUTE_MAX_STACK_SIZE: u8 = 0x23;
+const ATTRIBUTE_PARAMETER: u8 = 0x17;
 const ATTRIBUTE_REGCOUNT: u8 = 0x2f;
 
 /// On Hopper the section counts what the system takes for itself, if the kernel has shared memory at all.
@@ -38,6 +40,8 @@ pub struct Resources {
     pub local: u32,
     /// Threads a block by the launch bound; 0 if it has none.
     pub threads_max: u32,
+    /// Bytes of each parameter.
+    pub parameters: Vec<u32>,
 }
 
 impl Resources {
@@ -101,6 +105,7 @@ pub fn read<'a>(bytes: &'a [u8], symbol: &str, arch: Arch) -> Result<Cubin<'a>, 
             }
         }
     }
+    let mut parameters = Vec::new();
     if let Some(section) = file.section(&format!(".nv.info.{symbol}"))? {
         for (attribute, value) in records(file.contents(&section)?)? {
             if attribute == ATTRIBUTE_MAX_THREADS {
@@ -109,8 +114,14 @@ pub fn read<'a>(bytes: &'a [u8], symbol: &str, arch: Arch) -> Result<Cubin<'a>, 
                     .try_fold(1u32, |all, at| all.checked_mul(word(value, *at)?));
                 resources.threads_max = product.ok_or("MAX_THREADS is not three small numbers")?;
             }
+            if attribute == ATTRIBUTE_PARAMETER {
+                let number = half(value, 4).ok_or("a parameter is cut off")?;
+                parameters.push((number, word(value, 8).ok_or("a parameter is cut off")? >> 18));
+            }
         }
     }
+    parameters.sort_unstable();
+    resources.parameters = parameters.into_iter().map(|(_, bytes)| bytes).collect();
     Ok(Cubin { resources, code })
 }
 
@@ -302,6 +313,13 @@ pub(crate) mod tests {
         for number in [128u32, 1, 1] {
             own.extend_from_slice(&number.to_le_bytes());
         }
+        // Two parameters, the last first.
+        for (number, bytes) in [(1u16, 4u32), (0, 8)] {
+            own.extend_from_slice(&[4, ATTRIBUTE_PARAMETER, 12, 0, 0, 0, 0, 0]);
+            own.extend_from_slice(&number.to_le_bytes());
+            own.extend_from_slice(&[0, 0]);
+            own.extend_from_slice(&(bytes << 18 | 0x1f000).to_le_bytes());
+        }
         let table = [
             (name(".shstrtab"), 3, Vec::new(), 0, 0),
             (name(".symtab"), 2, symbols, 1, 0),
@@ -365,6 +383,7 @@ pub(crate) mod tests {
                 stack: 40,
                 local: 0,
                 threads_max: 128,
+                parameters: vec![8, 4],
             }
         );
         assert_eq!((cubin.code.len(), cubin.resources.spilled()), (32, 40));

@@ -9,7 +9,7 @@
 //! taken from it, blobs must lie inside and apart, and both the whole and each blob must have their hash.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,7 @@ use crate::kernels::KernelRow;
 use crate::pack::build::Blob;
 use crate::pack::cubin;
 use crate::pack::hash;
+use crate::pack::ptx;
 
 /// The file's name.
 pub const NAME: &str = "galvani.pack";
@@ -29,6 +30,18 @@ const HEADER_BYTES: usize = 56;
 const ALIGNMENT: usize = 16;
 /// Far above any pack; a file beyond it is not one.
 const FILE_BYTES_MAX: u64 = 1 << 30;
+
+/// Where the pack lies beside the running program.
+///
+/// # Errors
+/// The system does not say where the program is.
+pub fn beside_program() -> Result<PathBuf, CudaError> {
+    let program = std::env::current_exe().map_err(|source| CudaError::File {
+        path: PathBuf::from("the running program"),
+        source,
+    })?;
+    Ok(program.with_file_name(NAME))
+}
 
 /// What the file says about itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -80,6 +93,8 @@ pub struct Entry {
     pub registers: u32,
     /// Stack and local bytes a thread; 0 for PTX.
     pub spilled: u32,
+    /// Bytes of each parameter.
+    pub parameters: Vec<u32>,
     /// The row's own macros.
     pub defines: BTreeMap<String, String>,
 }
@@ -107,12 +122,15 @@ impl Pack {
             let row = row.ok_or_else(|| invalid(format!("no row {}", blob.symbol)))?;
             code.resize(code.len().next_multiple_of(ALIGNMENT), 0);
             let resources = if blob.arch.is_ptx() {
-                cubin::Resources::default()
+                ptx::parameters(&blob.bytes, &blob.symbol).map(|parameters| cubin::Resources {
+                    parameters,
+                    ..cubin::Resources::default()
+                })
             } else {
-                let read = cubin::read(&blob.bytes, &blob.symbol, blob.arch);
-                read.map_err(|reason| invalid(format!("{} {}: {reason}", blob.symbol, blob.arch)))?
-                    .resources
+                cubin::read(&blob.bytes, &blob.symbol, blob.arch).map(|read| read.resources)
             };
+            let resources =
+                resources.map_err(|reason| invalid(format!("{} {}: {reason}", blob.symbol, blob.arch)))?;
             let defines = row.defines.iter();
             entries.push(Entry {
                 symbol: blob.symbol.clone(),
@@ -132,6 +150,7 @@ impl Pack {
                 shared_static: resources.shared_static,
                 registers: resources.registers,
                 spilled: resources.spilled(),
+                parameters: resources.parameters,
                 defines: defines
                     .map(|(name, value)| ((*name).to_owned(), value.clone()))
                     .collect(),
@@ -302,6 +321,9 @@ mod tests {
     use super::*;
     use crate::selftest;
 
+    const TEXT: &[u8] =
+        b".version 8.8\n.visible .entry selftest_u32_m8n8k4(\n.param .u64 a,\n.param .u32 b\n)";
+
     fn sample() -> Pack {
         let rows = selftest::rows();
         let blob = |arch: Arch, bytes: Vec<u8>| Blob {
@@ -311,10 +333,7 @@ mod tests {
             bytes,
         };
         let cubin = cubin::tests::sample(selftest::SYMBOL, 24, 0, 512, &[0; 32]);
-        let blobs = [
-            blob(Arch::Sm70, cubin),
-            blob(Arch::Compute70, b".version 8.8".to_vec()),
-        ];
+        let blobs = [blob(Arch::Sm70, cubin), blob(Arch::Compute70, TEXT.to_vec())];
         Pack::new("V12.9.86", &rows, &blobs).unwrap()
     }
 
@@ -347,7 +366,7 @@ mod tests {
         );
         assert!(code.starts_with(b"\x7fELF"));
         let (entry, code) = again.find(selftest::SYMBOL, Arch::Compute70).unwrap();
-        assert_eq!((entry.kind, code), (Kind::Ptx, &b".version 8.8"[..]));
+        assert_eq!((entry.kind, code), (Kind::Ptx, TEXT));
         assert!(again.find(selftest::SYMBOL, Arch::Sm90).is_none());
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
         assert!(matches!(

@@ -8,5 +8,6 @@ pub mod find;
 pub mod hash;
 pub mod nvrtc;
 pub mod occupancy;
+pub mod ptx;
 pub mod report;
 pub mod sass;
