@@ -53,7 +53,7 @@ pub enum CudaError {
         /// The size.
         what: &'static str,
         /// Its value.
-        value: usize,
+        value: u64,
         /// What it may be.
         allowed: String,
     },
