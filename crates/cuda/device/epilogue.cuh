@@ -24,11 +24,9 @@ struct Output {
 // Whether this block is the last of `parts` that come here. What each block wrote before is then visible to the last one, which
 // reads it past the first-level cache. The counter wraps to zero by itself, ready for the next launch.
 __device__ __forceinline__ bool arrive_last(u32* counter, u32 parts) {
-  __shared__ bool last;
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) last = atomicInc(counter, parts - 1) == parts - 1;
-  __syncthreads();
+  const bool last = __syncthreads_or(threadIdx.x == 0 && atomicInc(counter, parts - 1) == parts - 1);
   if (last) __threadfence();
   return last;
 }

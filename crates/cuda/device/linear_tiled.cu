@@ -10,6 +10,7 @@
 // 3. A stage of a token is eight octets of 16 bytes, octet o at place o ^ (token & 7): eight tokens' octets of one number lie in
 //    all banks once, and so do one token's eight octets.
 // 4. Parts of k meet as in linear_skinny.cu: sums in `partial`, added in the order of the parts by the block that is last.
+// 5. Sums go through shared memory once more, so that stores are rows.
 //
 // Macros: SYMBOL, THREADS (128), MIN_BLOCKS, FORMAT (type), FORMAT_HEADER.
 #include FORMAT_HEADER
@@ -43,6 +44,10 @@ struct Share {
     }
   }
 };
+
+// What a token's row of sums is twisted by, so that the sums that a warp holds at one time lie in 32 banks, on Volta (columns
+// that differ in bits 1, 3, 4; tokens in bits 0, 2) and later (columns in bits 0 to 2; tokens in bits 1, 2).
+__device__ __forceinline__ int twist(int token) { return (token & 1) | (token & 4) | (token & 2) << 2 | (token & 4) << 2; }
 
 typedef float Sums[kColumnTiles][kTokenTiles][8];
 
@@ -138,19 +143,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
 #pragma unroll
         for (int i = 0; i < 8; i++) mine[((c * kTokenTiles + t) * 8 + i) * THREADS + threadIdx.x] = acc[c][t][i];
     if (!arrive_last(&counters[place], parts)) return;
-  }
+#pragma unroll 1
+    for (int q = 0; q < parts; q++)
 #pragma unroll
-  for (int c = 0; c < kColumnTiles; c++)
+      for (int c = 0; c < kColumnTiles; c++)
+#pragma unroll
+        for (int t = 0; t < kTokenTiles; t++)
+#pragma unroll
+          for (int i = 0; i < 8; i++) {
+            const float sum = __ldcg(&sums[((size_t)q * 64 + (c * kTokenTiles + t) * 8 + i) * THREADS + threadIdx.x]);
+            acc[c][t][i] = q ? acc[c][t][i] + sum : sum;
+          }
+  }
+  // Through shared memory, a column tile at a time, so that a warp stores rows of 32 columns. No warp reads another's part.
+  float* rows = reinterpret_cast<float*>(stages) + warp * 32 * 32;
+#pragma unroll
+  for (int c = 0; c < kColumnTiles; c++) {
 #pragma unroll
     for (int t = 0; t < kTokenTiles; t++)
 #pragma unroll
       for (int i = 0; i < 8; i++) {
-        float sum = acc[c][t][i];
-        if (parts > 1) {
-          sum = 0.0f;
-          for (int q = 0; q < parts; q++) sum += __ldcg(&sums[((size_t)q * 64 + (c * kTokenTiles + t) * 8 + i) * THREADS + threadIdx.x]);
-        }
-        const int token = block_token + warp_token + 8 * t + acc_token(lane, i);
-        output.store(token, (first_tile + c) * 32 + acc_column(lane, i), sum);
+        const int token = 8 * t + acc_token(lane, i);
+        rows[token * 32 + (acc_column(lane, i) ^ twist(token))] = acc[c][t][i];
       }
+    __syncwarp();
+#pragma unroll 4
+    for (int token = 0; token < 8 * kTokenTiles; token++)
+      output.store(block_token + warp_token + token, (first_tile + c) * 32 + lane, rows[token * 32 + (lane ^ twist(token))]);
+    __syncwarp();
+  }
 }

@@ -53,9 +53,25 @@ pub enum CudaError {
         /// The size.
         what: &'static str,
         /// Its value.
-        value: u64,
+        value: usize,
         /// What it may be.
         allowed: String,
+    },
+    /// A number of a weight that no kernel can multiply by.
+    #[error("weight row {row}, position {position}: {what}, allowed: finite numbers that the format has")]
+    BadWeight {
+        /// Row of the matrix.
+        row: usize,
+        /// Position in the row: the first that the number is for.
+        position: usize,
+        /// What stands there.
+        what: String,
+    },
+    /// A format that no kernel reads.
+    #[error("{format} has no packed form on a GPU")]
+    NoPackedForm {
+        /// The format.
+        format: galvani_graph::Format,
     },
     /// An executor other than the driver failed.
     #[error("{symbol}: {reason}")]

@@ -1,7 +1,7 @@
 //! The table of kernels: one row is one translation unit, compiled for each of its architectures.
 
 use crate::arch::Arch;
-use crate::ops::linear;
+use crate::ops::{experts, linear};
 use crate::selftest;
 
 /// One kernel: what the compiler is given and what its result must keep to.
@@ -59,7 +59,9 @@ impl Fact {
     /// Whether it can be asked of this architecture's machine code.
     pub const fn applies(self, arch: Arch) -> bool {
         match self {
-            Self::Hmma884 | Self::NoCall => matches!(arch, Arch::Sm70 | Arch::Sm75),
+            // Turing has it too, but rows may use its own wider product there.
+            Self::Hmma884 => matches!(arch, Arch::Sm70),
+            Self::NoCall => matches!(arch, Arch::Sm70 | Arch::Sm75),
             Self::Ldg128 | Self::Stg128 | Self::Lds128 => !arch.is_ptx(),
         }
     }
@@ -67,7 +69,7 @@ impl Fact {
 
 /// Every row. A new operation adds its table here.
 pub fn rows() -> Vec<KernelRow> {
-    let tables: [fn() -> Vec<KernelRow>; 2] = [selftest::rows, linear::rows::rows];
+    let tables: [fn() -> Vec<KernelRow>; 3] = [selftest::rows, linear::rows::rows, experts::rows::rows];
     tables.iter().flat_map(|table| table()).collect()
 }
 

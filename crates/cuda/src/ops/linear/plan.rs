@@ -358,7 +358,7 @@ pub fn table(
 pub(crate) fn shape(what: &'static str, value: impl Into<u64>, allowed: impl Into<String>) -> CudaError {
     CudaError::Shape {
         what,
-        value: value.into(),
+        value: usize::try_from(value.into()).unwrap_or(usize::MAX),
         allowed: allowed.into(),
     }
 }

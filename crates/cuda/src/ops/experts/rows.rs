@@ -1,0 +1,162 @@
+//! The kernel rows of the experts.
+
+use crate::arch::Arch;
+use crate::kernels::{Fact, KernelRow};
+use crate::ops::linear::formats::{FORMATS, LinearFormat};
+
+/// Row tiles (of eight slots) that the grouped kernels take in one weight pass.
+pub const ROW_TILES: [u32; 2] = [1, 4];
+/// Warps that share a k in the gate's or up's product. Part of the result's bits: the same for every path and bucket.
+pub const GATED_PARTS: u32 = 8;
+/// The same of the down product.
+pub const DOWN_PARTS: u32 = 4;
+/// Threads of the gated kernel: half of the warps for the gate, half for the up.
+pub const GATED_THREADS: u32 = 64 * GATED_PARTS;
+/// Threads of the grouped down kernel.
+pub const DOWN_THREADS: u32 = 32 * DOWN_PARTS;
+/// Threads of the direct down kernel's largest block.
+pub const DIRECT_THREADS: u32 = 512;
+/// Threads of the combination.
+pub const COMBINE_THREADS: u32 = 128;
+/// Threads of the router.
+pub const ROUTE_THREADS: u32 = 256;
+/// Experts at most.
+pub const EXPERTS_MAX: u32 = 512;
+/// Experts a token at most.
+pub const TOP_K_MAX: u32 = 32;
+/// Dynamic shared memory of a block at most: what Volta can give.
+pub const SHARED_MAX: u32 = 96 * 1024;
+/// The combination's symbol.
+pub const COMBINE: &str = "experts_combine";
+
+/// A router's kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteShape {
+    /// Whether the matrix is f32 and not f16.
+    pub f32_matrix: bool,
+    /// Tokens of a block.
+    pub tokens: u32,
+    /// Experts of a warp.
+    pub experts: u32,
+}
+
+/// One token at a time is spread over as many blocks as can be; more share what they read.
+pub const ROUTE_SHAPES: [RouteShape; 4] = [
+    shape(false, 1, 1),
+    shape(false, 8, 2),
+    shape(true, 1, 1),
+    shape(true, 8, 2),
+];
+
+const fn shape(f32_matrix: bool, tokens: u32, experts: u32) -> RouteShape {
+    RouteShape {
+        f32_matrix,
+        tokens,
+        experts,
+    }
+}
+
+impl RouteShape {
+    /// Its symbol.
+    pub fn symbol(&self) -> String {
+        let matrix = if self.f32_matrix { "f32" } else { "f16" };
+        format!("route_{matrix}_t{}", self.tokens)
+    }
+}
+
+/// Symbol of the gated kernel.
+pub fn gated(format: &LinearFormat, row_tiles: u32) -> String {
+    format!("experts_gated_{}_rt{row_tiles}", format.name)
+}
+
+/// Symbol of the grouped down kernel.
+pub fn down(format: &LinearFormat, row_tiles: u32) -> String {
+    format!("experts_down_{}_rt{row_tiles}", format.name)
+}
+
+/// Symbol of the direct down kernel.
+pub fn down_direct(format: &LinearFormat) -> String {
+    format!("experts_down_{}_direct", format.name)
+}
+
+/// Dynamic shared memory of the gated kernel.
+pub const GATED_SHARED: u32 = 2 * GATED_PARTS * 1024;
+/// The same of the grouped down kernel.
+pub const DOWN_SHARED: u32 = DOWN_PARTS * 1024;
+
+/// The same of the direct down kernel: each part's 32 sums, then each slot's.
+pub const fn direct_shared(top_k: u32) -> u32 {
+    top_k * (DOWN_PARTS + 1) * 128
+}
+
+/// The table.
+pub fn rows() -> Vec<KernelRow> {
+    let mut rows = vec![row(COMBINE.to_owned(), "experts_combine.cu", Vec::new(), COMBINE_THREADS, 8)];
+    for shape in ROUTE_SHAPES {
+        let matrix = if shape.f32_matrix { "float" } else { "__half" };
+        let defines = vec![
+            ("ROUTER", matrix.to_owned()),
+            ("TOKENS", shape.tokens.to_string()),
+            ("EXPERTS", shape.experts.to_string()),
+        ];
+        rows.push(KernelRow {
+            shared_bytes: SHARED_MAX,
+            ..row(shape.symbol(), "route.cu", defines, ROUTE_THREADS, 2)
+        });
+    }
+    FORMATS.iter().for_each(|format| format_rows(format, &mut rows));
+    rows
+}
+
+fn format_rows(format: &LinearFormat, rows: &mut Vec<KernelRow>) {
+    let defines = |parts: u32, row_tiles: Option<u32>| {
+        let mut all = vec![
+            ("FORMAT", format.device_type.to_owned()),
+            ("FORMAT_HEADER", format!("\"{}\"", format.header)),
+            ("PARTS", parts.to_string()),
+        ];
+        all.extend(row_tiles.map(|tiles| ("ROW_TILES", tiles.to_string())));
+        all
+    };
+    let requires = &[Fact::Hmma884, Fact::Ldg128, Fact::NoCall];
+    for tiles in ROW_TILES {
+        // What the registers of the sums leave room for: 64 or 128 registers a thread.
+        let blocks = if tiles == 1 { 2 } else { 1 };
+        rows.push(KernelRow {
+            shared_bytes: GATED_SHARED,
+            requires,
+            ..row(gated(format, tiles), "experts_gated.cu", defines(GATED_PARTS, Some(tiles)), GATED_THREADS, blocks)
+        });
+        rows.push(KernelRow {
+            shared_bytes: DOWN_SHARED,
+            requires,
+            ..row(down(format, tiles), "experts_down.cu", defines(DOWN_PARTS, Some(tiles)), DOWN_THREADS, 4 * blocks)
+        });
+    }
+    rows.push(KernelRow {
+        shared_bytes: direct_shared(TOP_K_MAX),
+        requires,
+        ..row(down_direct(format), "experts_down_direct.cu", defines(DOWN_PARTS, None), DIRECT_THREADS, 2)
+    });
+}
+
+fn row(
+    symbol: String,
+    source: &'static str,
+    defines: Vec<(&'static str, String)>,
+    threads: u32,
+    min_blocks: u32,
+) -> KernelRow {
+    KernelRow {
+        symbol,
+        source,
+        defines,
+        threads,
+        min_blocks,
+        shared_bytes: 0,
+        // What lets so many blocks fit: 65536 on a multiprocessor, given out by eights a thread.
+        registers_max: 65536 / (threads * min_blocks) / 8 * 8,
+        archs: &Arch::ALL,
+        requires: &[Fact::NoCall],
+    }
+}
