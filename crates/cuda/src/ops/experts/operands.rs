@@ -78,7 +78,11 @@ impl ExpertsPlan {
         let (router, shape) = (&self.stack.router, self.route_shape());
         let given = router.input == RouterInput::Logits;
         let experts_block = ROUTE_THREADS / 32 * shape.experts;
-        let blocks = if given { 1 } else { self.logit_rows().div_ceil(experts_block) };
+        let blocks = if given {
+            1
+        } else {
+            self.logit_rows().div_ceil(experts_block)
+        };
         let (matrix, logits) = if given {
             (Arg::Ptr(0), at.router.arg())
         } else {
@@ -90,7 +94,11 @@ impl ExpertsPlan {
             Arg::U32(self.tokens),
             optional(at.token_count),
             matrix,
-            if given { Arg::Ptr(0) } else { optional(at.shared_gate) },
+            if given {
+                Arg::Ptr(0)
+            } else {
+                optional(at.shared_gate)
+            },
             optional(at.router_bias),
             Arg::U32(self.stack.hidden),
             Arg::U32(self.stack.experts),
@@ -229,7 +237,11 @@ impl ExpertsPlan {
         [
             optional(at.shared.map(|shared| shared.rows)),
             Arg::U32(at.shared.map_or(0, |shared| shared.stride)),
-            if gate { within(at, work.shared_weight) } else { Arg::Ptr(0) },
+            if gate {
+                within(at, work.shared_weight)
+            } else {
+                Arg::Ptr(0)
+            },
             optional(at.residual),
             at.out.arg(),
             Arg::U32(at.out_stride),
@@ -253,7 +265,9 @@ impl ExpertsPlan {
     fn table(&self, at: &Operands, work: &Workspace) -> [Arg; 3] {
         match self.path {
             Path::Direct => [Arg::Ptr(0); 3],
-            Path::Grouped { .. } => [work.block_count, work.block_expert, work.block_slots].map(|part| within(at, part)),
+            Path::Grouped { .. } => {
+                [work.block_count, work.block_expert, work.block_slots].map(|part| within(at, part))
+            }
         }
     }
 
@@ -270,7 +284,11 @@ impl ExpertsPlan {
             ),
         ] {
             if stride < stack.hidden || !stride.is_multiple_of(step) {
-                return Err(fault(what, stride, format!("multiples of {step}, at least {}", stack.hidden)));
+                return Err(fault(
+                    what,
+                    stride,
+                    format!("multiples of {step}, at least {}", stack.hidden),
+                ));
             }
         }
         let rows = |stride: u32, bytes: usize| ((tokens - 1) * stride as usize + hidden) * bytes;
@@ -294,7 +312,10 @@ impl ExpertsPlan {
             (at.router_bias, 4 * stack.experts as usize),
             (at.gated_bias, 4 * gated.column_scales()),
             (at.down_bias, 4 * down.column_scales()),
-            (at.shared.map(|shared| shared.rows), rows(at.shared.map_or(0, |shared| shared.stride), 4)),
+            (
+                at.shared.map(|shared| shared.rows),
+                rows(at.shared.map_or(0, |shared| shared.stride), 4),
+            ),
             (at.residual, rows(at.out_stride, 4)),
         ];
         for (buffer, bytes) in needed {
@@ -308,7 +329,11 @@ impl ExpertsPlan {
         for (what, wanted, found) in [
             ("router biases", router.bias, at.router_bias.is_some()),
             ("shared experts' gates", gate_wanted, at.shared_gate.is_some()),
-            ("shared experts", router.shared_gate || at.shared.is_some(), at.shared.is_some()),
+            (
+                "shared experts",
+                router.shared_gate || at.shared.is_some(),
+                at.shared.is_some(),
+            ),
         ] {
             if wanted != found {
                 return Err(fault(what, u32::from(found), u32::from(wanted).to_string()));
@@ -328,5 +353,6 @@ fn within(at: &Operands, offset: usize) -> Arg {
 
 /// Sizes that the plan's limits hold to 32 bits.
 fn size(value: usize) -> u32 {
-    u32::try_from(value).expect("widths are limited: a tile is at most 32 x 65536 numbers of 2 bytes and scales")
+    u32::try_from(value)
+        .expect("widths are limited: a tile is at most 32 x 65536 numbers of 2 bytes and scales")
 }

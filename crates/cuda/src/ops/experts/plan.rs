@@ -154,9 +154,10 @@ pub struct Workspace {
 
 /// A size that is not allowed.
 pub(super) fn fault(what: &'static str, value: impl Into<u64>, allowed: impl Into<String>) -> CudaError {
+    let value: u64 = value.into();
     CudaError::Shape {
         what,
-        value: usize::try_from(value.into()).unwrap_or(usize::MAX),
+        value: value as _,
         allowed: allowed.into(),
     }
 }
@@ -271,7 +272,11 @@ impl ExpertStack {
             return Err(fault("groups to choose from", groups_kept, allowed));
         }
         if !(1..=2).contains(&group_best) || group_best > size {
-            return Err(fault("ranks of a group", group_best, "1, or 2 of two experts a group or more"));
+            return Err(fault(
+                "ranks of a group",
+                group_best,
+                "1, or 2 of two experts a group or more",
+            ));
         }
         Ok(())
     }
@@ -321,7 +326,11 @@ impl ExpertsPlan {
     /// Dynamic shared memory of the router: ranks of a token a warp for groups; counts and ids for the table.
     pub(super) fn route_shared(&self) -> u32 {
         let (warps, experts) = (ROUTE_THREADS / 32, self.stack.experts);
-        let groups = if self.stack.router.groups > 1 { warps * experts * 4 } else { 0 };
+        let groups = if self.stack.router.groups > 1 {
+            warps * experts * 4
+        } else {
+            0
+        };
         match self.path {
             Path::Direct => groups,
             Path::Grouped { .. } => groups.max(4 * (warps + experts) + 2 * (warps * experts + self.slots())),
@@ -354,7 +363,11 @@ impl ExpertsPlan {
             block_expert: take(4 * blocks),
             block_slots: take(4 * blocks * self.block_rows() as usize),
             hidden: take(2 * slots * self.inner_stride() as usize),
-            rows: take(if grouped { 4 * slots * self.stack.hidden as usize } else { 0 }),
+            rows: take(if grouped {
+                4 * slots * self.stack.hidden as usize
+            } else {
+                0
+            }),
             bytes: end,
         }
     }

@@ -91,7 +91,13 @@ pub const fn direct_shared(top_k: u32) -> u32 {
 
 /// The table.
 pub fn rows() -> Vec<KernelRow> {
-    let mut rows = vec![row(COMBINE.to_owned(), "experts_combine.cu", Vec::new(), COMBINE_THREADS, 8)];
+    let mut rows = vec![row(
+        COMBINE.to_owned(),
+        "experts_combine.cu",
+        Vec::new(),
+        COMBINE_THREADS,
+        8,
+    )];
     for shape in ROUTE_SHAPES {
         let matrix = if shape.f32_matrix { "float" } else { "__half" };
         let defines = vec![
@@ -125,18 +131,36 @@ fn format_rows(format: &LinearFormat, rows: &mut Vec<KernelRow>) {
         rows.push(KernelRow {
             shared_bytes: GATED_SHARED,
             requires,
-            ..row(gated(format, tiles), "experts_gated.cu", defines(GATED_PARTS, Some(tiles)), GATED_THREADS, blocks)
+            ..row(
+                gated(format, tiles),
+                "experts_gated.cu",
+                defines(GATED_PARTS, Some(tiles)),
+                GATED_THREADS,
+                blocks,
+            )
         });
         rows.push(KernelRow {
             shared_bytes: DOWN_SHARED,
             requires,
-            ..row(down(format, tiles), "experts_down.cu", defines(DOWN_PARTS, Some(tiles)), DOWN_THREADS, 4 * blocks)
+            ..row(
+                down(format, tiles),
+                "experts_down.cu",
+                defines(DOWN_PARTS, Some(tiles)),
+                DOWN_THREADS,
+                4 * blocks,
+            )
         });
     }
     rows.push(KernelRow {
         shared_bytes: direct_shared(TOP_K_MAX),
         requires,
-        ..row(down_direct(format), "experts_down_direct.cu", defines(DOWN_PARTS, None), DIRECT_THREADS, 2)
+        ..row(
+            down_direct(format),
+            "experts_down_direct.cu",
+            defines(DOWN_PARTS, None),
+            DIRECT_THREADS,
+            2,
+        )
     });
 }
 

@@ -55,16 +55,27 @@ impl ExpertBytes {
         (bytes, factors): (&mut [u8], &mut [f32]),
     ) -> Result<(), CudaError> {
         for (what, value, wanted) in [
-            ("packed bytes of an expert", tiles.len(), self.tiles * self.tile_bytes),
+            (
+                "packed bytes of an expert",
+                tiles.len(),
+                self.tiles * self.tile_bytes,
+            ),
             ("column factors of an expert", scales.len(), self.tiles * 32),
             ("bytes of all experts", bytes.len(), self.bytes()),
-            ("column factors of all experts", factors.len(), self.column_scales()),
+            (
+                "column factors of all experts",
+                factors.len(),
+                self.column_scales(),
+            ),
         ] {
             if value != wanted {
                 return Err(fault(what, value as u64, wanted.to_string()));
             }
         }
-        for (what, value, end) in [("expert", expert, self.experts), ("matrix", matrix, self.matrices)] {
+        for (what, value, end) in [
+            ("expert", expert, self.experts),
+            ("matrix", matrix, self.matrices),
+        ] {
             if value >= end {
                 return Err(fault(what, value as u64, format!("below {end}")));
             }
@@ -102,12 +113,25 @@ mod tests {
         }
         let tiles: Vec<u8> = bytes.iter().step_by(4).copied().collect();
         assert_eq!(tiles, [10, 11, 10, 11, 20, 21, 20, 21, 30, 31, 30, 31]);
-        assert!(bytes.chunks(4).all(|tile| tile.iter().all(|byte| *byte == tile[0])));
+        assert!(
+            bytes
+                .chunks(4)
+                .all(|tile| tile.iter().all(|byte| *byte == tile[0]))
+        );
         let owners: Vec<f32> = bytes.iter().step_by(4).map(|byte| f32::from(*byte)).collect();
-        assert!(factors.chunks(32).zip(owners).all(|(run, owner)| run.iter().all(|factor| *factor == owner)));
+        assert!(
+            factors
+                .chunks(32)
+                .zip(owners)
+                .all(|(run, owner)| run.iter().all(|factor| *factor == owner))
+        );
         for (expert, matrix, tiles) in [(3, 0, 8), (0, 2, 8), (0, 0, 7)] {
             let to = (bytes.as_mut_slice(), factors.as_mut_slice());
-            assert!(sizes.place(expert, matrix, (&vec![0; tiles], &[0.0; 64]), to).is_err());
+            assert!(
+                sizes
+                    .place(expert, matrix, (&vec![0; tiles], &[0.0; 64]), to)
+                    .is_err()
+            );
         }
     }
 }

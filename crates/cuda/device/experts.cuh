@@ -1,0 +1,86 @@
+// What the experts' kernels share: which slots a block of rows holds, and how sums are finished.
+//
+// A *slot* is one choice of one token: slot = token * top_k + rank. A *row block* is up to 8 ROW_TILES slots of one expert, the
+// rows of one weight pass. Two routes name row blocks:
+//   grouped: the table that route.cu wrote, slots sorted by expert; blocks past the count on the device have nothing to do;
+//   direct (block_count is null): row block b is slot b alone, and its expert stands in the routes.
+// A row of a tensor core's product reads no other row, and both routes run the same pieces of k in the same warps and finish in
+// the same steps: their results are the same bits.
+#pragma once
+#include "product.cuh"
+
+constexpr u32 kNoSlot = 0xFFFFFFFFu;
+
+struct RowTable {
+  const u32* token_count;   // [1] tokens that exist, or null: all
+  const float* routes;      // [tokens, 2 top_k]: ids as bits, then weights
+  const u32* block_count;   // [1], or null: direct
+  const u32* block_expert;  // [blocks]
+  const u32* block_slots;   // [blocks, 8 ROW_TILES], kNoSlot where a block is not full
+  u32 tokens, top_k;
+
+  // Whether row block `b` has anything to do.
+  __device__ __forceinline__ bool has(u32 b) const {
+    if (block_count) return b < __ldg(block_count);
+    return b / top_k < (token_count ? min(tokens, __ldg(token_count)) : tokens);
+  }
+  __device__ __forceinline__ u32 expert(u32 b) const {
+    if (block_count) return __ldg(&block_expert[b]);
+    return __float_as_uint(__ldg(&routes[(size_t)(b / top_k) * 2 * top_k + b % top_k]));
+  }
+  // The slot in a row of the block, or kNoSlot.
+  template <int ROW_TILES_>
+  __device__ __forceinline__ u32 slot(u32 b, int row) const {
+    if (block_count) return __ldg(&block_slots[(size_t)b * 8 * ROW_TILES_ + row]);
+    return row == 0 ? b : kNoSlot;
+  }
+};
+
+// The activations that a lane brings for its row of each row tile: rows without a slot bring the first row's, unread by others.
+template <int ROW_TILES_>
+__device__ __forceinline__ void slot_rows(const __half* (&rows)[ROW_TILES_], const RowTable& table, u32 b, const __half* x, u32 x_stride, u32 slots_a_row, int lane) {
+#pragma unroll
+  for (int t = 0; t < ROW_TILES_; t++) {
+    u32 slot = table.slot<ROW_TILES_>(b, 8 * t + token_of_lane(lane));
+    if (slot == kNoSlot) slot = table.slot<ROW_TILES_>(b, 0);
+    rows[t] = x + (size_t)(slot / slots_a_row) * x_stride;
+  }
+}
+
+// Puts a warp's sums of one row tile where the others find them: shared // [warps][8][32], number (i, lane) at 32 i + lane.
+__device__ __forceinline__ void share_sums(float* shared, const float (&acc)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; i++) shared[(threadIdx.x >> 5) * 256 + i * 32 + (threadIdx.x & 31)] = acc[i];
+}
+// Adds PARTS warps' sums of one number, in the order of the warps.
+template <int PARTS_>
+__device__ __forceinline__ float add_parts(const float* shared, int first_warp, int number) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int part = 0; part < PARTS_; part++) sum = __fadd_rn(sum, shared[(first_warp + part) * 256 + number]);
+  return sum;
+}
+
+// A finished sum of a column: times its factor, plus its bias. Each step rounded, so that no compiler's fusing differs.
+__device__ __forceinline__ float finish_sum(float sum, const float* column_scale, const float* bias, size_t column) {
+  sum = __fmul_rn(sum, __ldg(&column_scale[column]));
+  return bias ? __fadd_rn(sum, __ldg(&bias[column])) : sum;
+}
+
+// What is added to the sum over a token's slots.
+struct Combine {
+  const float* shared;         // [tokens, shared_stride] the shared expert's output, or null
+  const float* shared_weight;  // [tokens], or null: one
+  const float* residual;       // [tokens, out_stride], or null; may be `out`
+  float* out;                  // [tokens, out_stride]
+  u32 shared_stride, out_stride;
+
+  __device__ __forceinline__ float finish(float total, u32 token, u32 column) const {
+    if (shared) {
+      const float value = shared[(size_t)token * shared_stride + column];
+      total = shared_weight ? fmaf(shared_weight[token], value, total) : __fadd_rn(total, value);
+    }
+    if (residual) total = __fadd_rn(total, residual[(size_t)token * out_stride + column]);
+    return total;
+  }
+};

@@ -1,0 +1,60 @@
+// out[token, h] = sum_slot weight * (D_e x_slot)[h] (+ shared expert) (+ residual): the down product and the combination for a
+// few tokens, in one launch.
+//
+// 1. A block owns 32 columns (grid x) of one token (grid y). Its work is slots x PARTS, where PARTS is the number of warps that
+//    share a k in experts_down.cu; its warps take turns at it. So the sums of a part are the same bits there and here.
+// 2. Only the first of the eight rows is real: 32 sums a part go to shared memory.
+// 3. The parts are added in their order, finished as in experts_down.cu, then the slots are added in theirs, as in
+//    experts_combine.cu.
+//
+// Macros: SYMBOL, THREADS (at most), MIN_BLOCKS, FORMAT (type), FORMAT_HEADER, PARTS.
+#include FORMAT_HEADER
+#include "experts.cuh"
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
+    const __half* __restrict__ x,            // [slots, x_stride], 16-byte aligned rows
+    u32 x_stride,                            // in halves, a multiple of 8
+    const u32* __restrict__ token_count,     // [1] or null
+    const float* __restrict__ routes,        // [tokens, 2 top_k]
+    u32 top_k,
+    const u8* __restrict__ weights,          // [experts][grid x][tile_bytes]
+    u32 tile_bytes,
+    const float* __restrict__ column_scale,  // [experts][grid x][32]
+    const float* __restrict__ bias,          // the same, or null
+    const float* __restrict__ shared, u32 shared_stride, const float* __restrict__ shared_weight, const float* residual, float* out,
+    u32 out_stride, u32 n, u32 k) {          // see Combine
+  extern __shared__ float sums[];  // [top_k][PARTS][32], then [top_k][32]
+  const u32 token = blockIdx.y;
+  if (token_count && token >= __ldg(token_count)) return;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+  const u32* ids = reinterpret_cast<const u32*>(routes) + (size_t)token * 2 * top_k;
+  const int pieces = ((int)k + FORMAT::kPiece - 1) / FORMAT::kPiece;
+
+  for (int work = warp; work < (int)top_k * PARTS; work += warps) {
+    const u32 slot = work / PARTS;
+    const __half* rows[1] = {x + ((size_t)token * top_k + slot) * x_stride};
+    const size_t tile = (size_t)__ldg(&ids[slot]) * gridDim.x + blockIdx.x;
+    float acc[1][8] = {};
+    accumulate<FORMAT, 1>(acc, rows, k, weights + tile * tile_bytes, work % PARTS, pieces, PARTS, lane);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+      if (acc_token(lane, i) == 0) sums[work * 32 + acc_column(lane, i)] = acc[0][i];
+  }
+  __syncthreads();
+  float* finished = sums + top_k * PARTS * 32;
+  for (int e = threadIdx.x; e < (int)top_k * 32; e += blockDim.x) {
+    const u32 slot = e >> 5;
+    float sum = 0.0f;
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) sum = __fadd_rn(sum, sums[(slot * PARTS + part) * 32 + lane]);
+    finished[e] = finish_sum(sum, column_scale, bias, ((size_t)__ldg(&ids[slot]) * gridDim.x + blockIdx.x) * 32 + lane);
+  }
+  __syncthreads();
+  const u32 column = blockIdx.x * 32 + threadIdx.x;
+  if (threadIdx.x >= 32 || column >= n) return;
+  float total = 0.0f;
+  for (u32 slot = 0; slot < top_k; slot++)
+    total = fmaf(__ldg(&routes[((size_t)token * 2 + 1) * top_k + slot]), finished[slot * 32 + lane], total);
+  const Combine combine = {shared, shared_weight, residual, out, shared_stride, out_stride};
+  out[(size_t)token * out_stride + column] = combine.finish(total, token, column);
+}
