@@ -3,6 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use galvani_engine::SubmitError;
+use galvani_text::TextError;
 use serde_json::{Value, json};
 
 /// An error on its way to a client.
@@ -56,6 +57,21 @@ impl ApiError {
         Self {
             param: Some(param.to_owned()),
             ..Self::new(StatusCode::BAD_REQUEST, Some("context_length_exceeded"), message)
+        }
+    }
+
+    /// What is wrong with a prompt, given as `param`, that could not be tokenised; 400 with both lengths where it is too long
+    /// for its tokens to be counted.
+    pub fn prompt(error: TextError, context_max: usize, param: &str) -> Self {
+        let TextError::TooLong { bytes, tokens, .. } = error else {
+            return error.into();
+        };
+        Self {
+            message: format!(
+                "{param}: the prompt has {bytes} bytes, which are {tokens} tokens or more; the context of this model as \
+                 served is {context_max} tokens, of which at least one is for the answer"
+            ),
+            ..Self::context(tokens, context_max, param)
         }
     }
 

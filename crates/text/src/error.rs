@@ -57,6 +57,16 @@ pub enum TextError {
         /// Of what.
         unit: &'static str,
     },
+    /// A text of more tokens than are of use.
+    #[error("the text has {bytes} bytes, which are {tokens} tokens or more; allowed: {tokens_max}")]
+    TooLong {
+        /// Bytes of the text.
+        bytes: usize,
+        /// Tokens that it has at least.
+        tokens: usize,
+        /// Most tokens.
+        tokens_max: usize,
+    },
     /// A field of the request is wrong.
     #[error("{field}: {message}")]
     Field {
@@ -100,6 +110,7 @@ impl TextError {
             TextError::TemplateRaised { .. }
             | TextError::TemplateRender { .. }
             | TextError::TemplateLimit { .. }
+            | TextError::TooLong { .. }
             | TextError::Field { .. }
             | TextError::Grammar { .. }
             | TextError::GrammarBudget { .. } => true,

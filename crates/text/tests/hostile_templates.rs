@@ -152,6 +152,46 @@ fn slow_templates_stay_short() {
     check(SLOW);
 }
 
+/// A template may render far more than a model reads: finding that out costs little.
+#[test]
+fn long_prompts_are_tokenised_in_little_memory() {
+    let tokenizer = tokenizer();
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let input = ChatInput {
+        messages: &messages,
+        tools: None,
+        add_generation_prompt: true,
+        continue_final: false,
+        extra: Map::new(),
+    };
+    for (source, tokens_max, refused, limit) in [
+        ("{{ x | tojson * 1000000 }}", 8192, true, 1 << 20),
+        ("{{ 'some words, and more ' * 250000 }}", 8192, true, 8 << 20),
+        ("{{ '<|im_end|>' * 500000 }}", 8192, true, 40 << 20),
+        (
+            "{{ 'some words, and more ' * 250000 }}",
+            usize::MAX,
+            false,
+            32 << 20,
+        ),
+    ] {
+        let template = ChatTemplate::parse(source, "long", &tokenizer).unwrap();
+        let prompt = template.render(&input).unwrap();
+        assert!(prompt.text().len() > 3 << 20, "{source}");
+        let (result, peak) = counting::peak_bytes(|| tokenizer.encode_prompt_up_to(&prompt, tokens_max));
+        match result {
+            Err(TextError::TooLong { bytes, tokens, .. }) => {
+                assert!(
+                    refused && bytes == prompt.text().len() && tokens > tokens_max,
+                    "{source}"
+                );
+            }
+            other => assert!(!refused && other.is_ok_and(|ids| ids.len() > 1 << 20), "{source}"),
+        }
+        assert!(peak < limit, "{source}: {peak} bytes were held");
+    }
+}
+
 /// The limits grow with the request: long and many messages render, in a few times their own size.
 #[test]
 fn large_requests_render() {

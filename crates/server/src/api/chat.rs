@@ -11,13 +11,13 @@ use galvani_text::{ChatInput, ChatTemplate, Prompt, Tokenizer};
 use serde_json::{Map, Value, json};
 
 use super::chat_stream::ChatStream;
-use super::{blocking, finish, read_body, request_id};
+use super::{admit, counted_max, finish, request_id};
 use crate::answer::{Answer, Totals, chat_logprobs, finish_reason, now, prompt_logprobs, stop_reason};
 use crate::body::Body;
 use crate::constraint::{self, Plan};
 use crate::error::ApiError;
 use crate::fields::on;
-use crate::generate::{Ask, Sequences, Ticket};
+use crate::generate::{Ask, Sequences};
 use crate::guard::Tenant;
 use crate::messages::{self, ToolChoice};
 use crate::params::{Common, bounded};
@@ -72,11 +72,7 @@ async fn handle(
     id: &str,
     ignored: &mut Vec<String>,
 ) -> Result<Response, ApiError> {
-    let runtime = shared.ready()?;
-    let ticket = Ticket::take(shared)?;
-    let bytes = read_body(shared, request).await?;
-    let (state, model) = (shared.clone(), runtime.clone());
-    let mut job = blocking(move || prepare(&state, &model, tenant, &bytes)).await?;
+    let (runtime, ticket, mut job) = admit(shared, tenant, request, prepare).await?;
     *ignored = std::mem::take(&mut job.ignored);
     let masks = constraint::masks(shared, &runtime, job.plan.take(), job.common.choices).await?;
     let head = Head {
@@ -162,7 +158,9 @@ fn prepare(shared: &Shared, runtime: &ModelRuntime, tenant: Tenant, bytes: &Byte
         ));
     }
     let prompt = conversation.render(template, tools.as_ref())?;
-    let mut tokens = runtime.tokenizer.encode_prompt(&prompt)?;
+    let most = counted_max(runtime.context_max, common.truncate_prompt);
+    let encoded = runtime.tokenizer.encode_prompt_up_to(&prompt, most);
+    let mut tokens = encoded.map_err(|error| ApiError::prompt(error, runtime.context_max, "messages"))?;
     truncate(&mut tokens, common.truncate_prompt);
     let asked = body
         .count("max_completion_tokens")

@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 use super::chat::{check_model, room, truncate};
 use super::text_stream::TextStream;
-use super::{blocking, finish, read_body, request_id};
+use super::{admit, counted_max, finish, request_id};
 use crate::answer::{Answer, TextLogprobs, Totals, finish_reason, now, prompt_logprobs, stop_reason};
 use crate::body::Body;
 use crate::constraint::{self, Plan};
 use crate::error::ApiError;
 use crate::fields::on;
-use crate::generate::{Ask, Sequences, Ticket};
+use crate::generate::{Ask, Sequences};
 use crate::guard::Tenant;
 use crate::params::{Common, bounded, token_ids};
 use crate::pipe::Pipe;
@@ -82,11 +82,7 @@ async fn handle(
     id: &str,
     ignored: &mut Vec<String>,
 ) -> Result<Response, ApiError> {
-    let runtime = shared.ready()?;
-    let ticket = Ticket::take(shared)?;
-    let bytes = read_body(shared, request).await?;
-    let (state, model) = (shared.clone(), runtime.clone());
-    let mut job = blocking(move || prepare(&state, &model, tenant, &bytes)).await?;
+    let (runtime, ticket, mut job) = admit(shared, tenant, request, prepare).await?;
     *ignored = std::mem::take(&mut job.ignored);
     job.head.id = format!("cmpl-{}", job.common.request_id.as_deref().unwrap_or(id));
     let count = job.inputs.len() * job.best_of;
@@ -157,7 +153,7 @@ fn prepare(shared: &Shared, runtime: &ModelRuntime, tenant: Tenant, bytes: &Byte
             "got 0, allowed: at least 1, or 0 with echo",
         ));
     }
-    let mut inputs = prompts(&body, runtime)?;
+    let mut inputs = prompts(&body, runtime, common.truncate_prompt)?;
     let sequences = inputs.len() * best_of;
     if sequences > limits.sequences_max {
         let message = format!(
@@ -197,15 +193,19 @@ fn prepare(shared: &Shared, runtime: &ModelRuntime, tenant: Tenant, bytes: &Byte
 }
 
 /// The prompts, in any of the four forms.
-fn prompts(body: &Body, runtime: &ModelRuntime) -> Result<Vec<Input>, ApiError> {
+fn prompts(body: &Body, runtime: &ModelRuntime, truncate: Option<usize>) -> Result<Vec<Input>, ApiError> {
     let wrong = |text: &str| Err(ApiError::field("prompt", text));
     let Some(raw) = body.raw("prompt") else {
         return wrong("is needed: a text, a list of texts, token ids, or a list of lists of token ids");
     };
     let special = body.flag("add_special_tokens", true);
     let vocab = runtime.engine.config().vocab;
+    let most = counted_max(runtime.context_max, truncate);
     let from_text = |text: &str| {
-        let tokens = runtime.tokenizer.encode(text, Special::Parse, special)?;
+        let encoded = runtime
+            .tokenizer
+            .encode_up_to(text, Special::Parse, special, most);
+        let tokens = encoded.map_err(|error| ApiError::prompt(error, runtime.context_max, "prompt"))?;
         if tokens.is_empty() {
             return Err(ApiError::field(
                 "prompt",

@@ -21,7 +21,9 @@ use axum::routing::{get, post};
 use bytes::Bytes;
 
 use crate::error::ApiError;
-use crate::guard;
+use crate::generate::Ticket;
+use crate::guard::{self, Tenant};
+use crate::runtime::ModelRuntime;
 use crate::state::Shared;
 
 /// All routes over this state. Works without a socket.
@@ -61,6 +63,34 @@ pub fn router(shared: Arc<Shared>) -> Router {
         })
         .layer(from_fn_with_state(shared.clone(), guard::guard))
         .with_state(shared)
+}
+
+/// First steps of every request that generates: a ready model, a place among the requests, the body, and what `prepare`
+/// makes of it, off the threads that serve sockets.
+///
+/// # Errors
+/// 503, 429, those of [`read_body`] and of `prepare`.
+async fn admit<J: Send + 'static>(
+    shared: &Arc<Shared>,
+    tenant: Tenant,
+    request: Request,
+    prepare: fn(&Shared, &ModelRuntime, Tenant, &Bytes) -> Result<J, ApiError>,
+) -> Result<(Arc<ModelRuntime>, Ticket, J), ApiError> {
+    let runtime = shared.ready()?;
+    let ticket = Ticket::take(shared)?;
+    let bytes = read_body(shared, request).await?;
+    let (state, model) = (shared.clone(), runtime.clone());
+    let job = blocking(move || prepare(&state, &model, tenant, &bytes)).await?;
+    Ok((runtime, ticket, job))
+}
+
+/// Most tokens that a prompt is counted to. One that is somewhat too long is told its length; of one that is far too long, the
+/// rest is not looked at. Where only its last tokens are wanted, all have to be found.
+fn counted_max(context_max: usize, truncate: Option<usize>) -> usize {
+    match truncate {
+        Some(_) => usize::MAX,
+        None => context_max.saturating_mul(2).saturating_add(4096),
+    }
 }
 
 /// A request's body, bounded in size and time.

@@ -10,7 +10,7 @@ use galvani_text::Special;
 use serde_json::{Value, json};
 
 use super::chat::{Conversation, check_model};
-use super::{blocking, finish, read_body, request_id};
+use super::{blocking, counted_max, finish, read_body, request_id};
 use crate::body::Body;
 use crate::error::ApiError;
 use crate::fields::on;
@@ -18,6 +18,9 @@ use crate::generate::Ticket;
 use crate::params::token_ids;
 use crate::runtime::ModelRuntime;
 use crate::state::Shared;
+
+/// Tokens that are told of any text, however small the context: people measure what they mean to cut.
+const TOKENS_MAX: usize = 1 << 16;
 
 type Work = fn(&Body, &ModelRuntime) -> Result<Value, ApiError>;
 
@@ -56,20 +59,24 @@ async fn run(shared: Arc<Shared>, request: Request, endpoint: u8, work: Work) ->
 
 fn to_tokens(body: &Body, runtime: &ModelRuntime) -> Result<Value, ApiError> {
     let text = body.text("prompt").or_else(|| body.text("content"));
-    let tokens = match (text, body.has("messages")) {
+    let most = counted_max(runtime.context_max, None).max(TOKENS_MAX);
+    let (encoded, param) = match (text, body.has("messages")) {
         (Some(_), true) => return Err(ApiError::field("prompt", "excludes messages")),
         (Some(text), false) => {
-            runtime
+            let special = body.flag("add_special_tokens", true);
+            let encoded = runtime
                 .tokenizer
-                .encode(&text, Special::Parse, body.flag("add_special_tokens", true))?
+                .encode_up_to(&text, Special::Parse, special, most);
+            (encoded, "prompt")
         }
         (None, true) => {
             let conversation = Conversation::read(body)?;
             let prompt = conversation.render(conversation.template(runtime)?, conversation.tools())?;
-            runtime.tokenizer.encode_prompt(&prompt)?
+            (runtime.tokenizer.encode_prompt_up_to(&prompt, most), "messages")
         }
         (None, false) => return Err(ApiError::field("prompt", "is needed, or messages")),
     };
+    let tokens = encoded.map_err(|error| ApiError::prompt(error, runtime.context_max, param))?;
     let mut answer = json!({"count": tokens.len(), "max_model_len": runtime.context_max, "tokens": tokens});
     if body.flag("return_token_strs", false) {
         answer["token_strs"] = tokens

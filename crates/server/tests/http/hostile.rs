@@ -182,3 +182,60 @@ async fn unknown_fields_are_counted_or_refused() {
         "a name that is no header value is not sent back"
     );
 }
+
+/// Prompts of more tokens than a model reads are refused with both lengths, and before they are tokenised as a whole.
+#[tokio::test]
+async fn prompts_far_too_long_are_refused_soon() {
+    let client = Setup::text("ok")
+        .template(Some("{{ '<|im_start|>' }}{{ messages[0].content * 1000 }}"))
+        .start();
+    let long = "wxyz".repeat(1 << 20);
+    let words = "some words, and more ".repeat(100_000);
+    let rendered = json!([{"role": "user", "content": "wxyz".repeat(1000)}]);
+    for (path, body, param, bytes) in [
+        ("/v1/completions", json!({"prompt": long}), "prompt", 4 << 20),
+        (
+            "/v1/completions",
+            json!({"prompt": ["go:", words]}),
+            "prompt",
+            2_100_000,
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": rendered, "stream": true}),
+            "messages",
+            4_000_012,
+        ),
+        ("/tokenize", json!({"prompt": words}), "prompt", 2_100_000),
+        ("/tokenize", json!({"messages": rendered}), "messages", 4_000_012),
+    ] {
+        let started = std::time::Instant::now();
+        let error = client.refused(path, &merge(json!({"model": MODEL}), body)).await;
+        assert_eq!(
+            (&error["code"], &error["param"]),
+            (&json!("context_length_exceeded"), &json!(param)),
+            "{path}: {error}"
+        );
+        let message = error["message"].as_str().expect("text");
+        assert!(
+            message.contains(&format!("{bytes} bytes")) && message.contains("256 tokens"),
+            "{path}: {message}"
+        );
+        assert!(
+            started.elapsed() < Duration::from_secs(5),
+            "{path}: {:?}",
+            started.elapsed()
+        );
+    }
+    // Where the last tokens are asked for, or a text is only measured, length alone is no fault.
+    let words = "some words, and more ".repeat(2000);
+    let last = json!({"prompt": words, "truncate_prompt_tokens": 8, "max_tokens": 2});
+    assert_eq!(client.complete(last).await.json()["usage"]["prompt_tokens"], 8);
+    let told = client.post("/tokenize", &json!({"prompt": words})).await.json();
+    assert!(
+        told["count"].as_u64().expect("a count") > 10_000,
+        "{}",
+        told["count"]
+    );
+    client.alive_completion().await;
+}

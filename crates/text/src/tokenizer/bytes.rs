@@ -28,6 +28,22 @@ impl TokenBytes {
         let start = if id == 0 { 0 } else { self.ends[id - 1] as usize };
         Some(&self.data[start..end])
     }
+
+    /// Bytes of the longest token, where each single byte is a token, so that no text is left out or taken as one unknown.
+    pub fn longest_if_complete(&self) -> Option<usize> {
+        let (mut singles, mut longest) = ([false; 256], 0);
+        for id in 0..self.ends.len() as u32 {
+            let bytes = self.get(id)?;
+            longest = longest.max(bytes.len());
+            if let [byte] = bytes {
+                singles[*byte as usize] = true;
+            }
+        }
+        // These bytes are in no UTF-8, and vocabularies leave them out.
+        let never = |byte: usize| matches!(byte, 0xc0 | 0xc1 | 0xf5..=0xff);
+        let complete = (0..256).all(|byte| singles[byte] || never(byte));
+        complete.then_some(longest)
+    }
 }
 
 /// How a vocabulary spells bytes.

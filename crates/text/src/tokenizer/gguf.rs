@@ -11,6 +11,7 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 
+use super::bounds::Bounds;
 use super::bytes::{Spelling, TokenBytes, byte_token};
 use super::pipeline::{HubPipeline, Pipeline};
 use super::spm::Spm;
@@ -118,6 +119,11 @@ fn load_bpe(mut vocab: GgufVocab) -> Result<Tokenizer, TextError> {
         model: ModelWrapper::BPE(model),
     };
     Parts {
+        bounds: Bounds::byte_level(
+            &bytes,
+            pipeline.normalizer.as_ref(),
+            pipeline.pre_tokenizer.as_ref(),
+        ),
         pipeline: Pipeline::Parts(Box::new(pipeline)),
         markers,
         bytes,
@@ -203,6 +209,7 @@ fn load_spm(mut vocab: GgufVocab) -> Result<Tokenizer, TextError> {
         }
     }
     Parts {
+        bounds: Bounds::blanks(&bytes),
         pipeline: Pipeline::Spm(Spm {
             tokens: table,
             bytes: byte_ids,

@@ -8,6 +8,7 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 
+use super::bounds::Bounds;
 use super::bytes::{Spelling, TokenBytes, byte_token};
 use super::pipeline::{HubPipeline, Pipeline};
 use super::{Parts, TokenKind, Tokenizer, model_check};
@@ -99,7 +100,18 @@ pub(super) fn load(files: HubFiles<'_>) -> Result<Tokenizer, TextError> {
     };
     let blank_first = spelling == Spelling::Blanks && puts_blank_first(&file.normalizer, &file.pre_tokenizer);
     let description = format!("tokenizer.json, {}, {} tokens", model_name(&model), kinds.len());
+    let normalizer = wrapper::<NormalizerWrapper>("normalizer", file.normalizer)?;
+    let pre_tokenizer_inside = inside(&file.pre_tokenizer)
+        .map_or(Ok(None), |p| wrapper::<PreTokenizerWrapper>("pre_tokenizer", p))?;
+    let pre_tokenizer = wrapper::<PreTokenizerWrapper>("pre_tokenizer", file.pre_tokenizer)?;
+    let bounds = match &model {
+        ModelWrapper::BPE(_) => Bounds::hub(spelling, &bytes, normalizer.as_ref(), pre_tokenizer.as_ref()),
+        ModelWrapper::WordPiece(_) | ModelWrapper::WordLevel(_) | ModelWrapper::Unigram(_) => {
+            Bounds::default()
+        }
+    };
     Parts {
+        bounds,
         bos,
         eos: id_of("eos_token"),
         unk: id_of("unk_token"),
@@ -112,10 +124,9 @@ pub(super) fn load(files: HubFiles<'_>) -> Result<Tokenizer, TextError> {
         bytes,
         markers,
         pipeline: Pipeline::Parts(Box::new(HubPipeline {
-            normalizer: wrapper::<NormalizerWrapper>("normalizer", file.normalizer)?,
-            pre_tokenizer_inside: inside(&file.pre_tokenizer)
-                .map_or(Ok(None), |p| wrapper::<PreTokenizerWrapper>("pre_tokenizer", p))?,
-            pre_tokenizer: wrapper::<PreTokenizerWrapper>("pre_tokenizer", file.pre_tokenizer)?,
+            normalizer,
+            pre_tokenizer_inside,
+            pre_tokenizer,
             model,
         })),
     }

@@ -3,6 +3,7 @@
 //! Both sources, tokenizer.json and GGUF metadata, end in the same structure: markers (control and added tokens, matched by
 //! [`crate::markers`] before anything else), a pipeline for the text between them, and the bytes of every token.
 
+mod bounds;
 mod bytes;
 mod gguf;
 mod hub;
@@ -13,6 +14,7 @@ mod spm;
 
 use crate::markers::{Found, Markers};
 use crate::{Prompt, TextError};
+use bounds::{Bounds, CHUNK_BYTES};
 use bytes::TokenBytes;
 pub use gguf::GgufVocab;
 pub use hub::HubFiles;
@@ -47,6 +49,7 @@ pub enum TokenKind {
 /// A tokenizer of one model.
 pub struct Tokenizer {
     pipeline: Pipeline,
+    bounds: Bounds,
     markers: Markers,
     bytes: TokenBytes,
     kinds: Vec<TokenKind>,
@@ -90,8 +93,22 @@ impl Tokenizer {
     /// # Errors
     /// Where the pipeline of a tokenizer.json fails on the text.
     pub fn encode(&self, text: &str, special: Special, add_bos: bool) -> Result<Vec<u32>, TextError> {
-        let mut ids = Vec::with_capacity(text.len() / 3 + 1);
-        self.encode_parts(text, &[], special, &mut ids)?;
+        self.encode_up_to(text, special, add_bos, usize::MAX)
+    }
+
+    /// As [`Tokenizer::encode`], for `most` tokens: a text of more is refused at the least cost, often before any of it is
+    /// encoded.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`]; [`TextError::TooLong`].
+    pub fn encode_up_to(
+        &self,
+        text: &str,
+        special: Special,
+        add_bos: bool,
+        most: usize,
+    ) -> Result<Vec<u32>, TextError> {
+        let mut ids = self.encode_parts(text, &[], special, (most, CHUNK_BYTES))?;
         if add_bos {
             self.ensure_bos(&mut ids);
         }
@@ -104,8 +121,16 @@ impl Tokenizer {
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<u32>, TextError> {
-        let mut ids = Vec::with_capacity(prompt.text().len() / 3 + 1);
-        self.encode_parts(prompt.text(), prompt.quoted(), Special::Parse, &mut ids)?;
+        self.encode_prompt_up_to(prompt, usize::MAX)
+    }
+
+    /// As [`Tokenizer::encode_prompt`], for `most` tokens.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode_up_to`].
+    pub fn encode_prompt_up_to(&self, prompt: &Prompt, most: usize) -> Result<Vec<u32>, TextError> {
+        let limits = (most, CHUNK_BYTES);
+        let mut ids = self.encode_parts(prompt.text(), prompt.quoted(), Special::Parse, limits)?;
         self.ensure_bos(&mut ids);
         Ok(ids)
     }
@@ -121,14 +146,14 @@ impl Tokenizer {
         }
     }
 
-    /// Encodes `text`; no control token may cover a byte of `quoted` (sorted).
+    /// Encodes `text`; no control token may cover a byte of `quoted` (sorted). More than `most` tokens are an error.
     fn encode_parts(
         &self,
         text: &str,
         quoted: &[usize],
         special: Special,
-        ids: &mut Vec<u32>,
-    ) -> Result<(), TextError> {
+        (most, chunk_bytes): (usize, usize),
+    ) -> Result<Vec<u32>, TextError> {
         let found = self.markers.find(text, |marker, range| {
             let free = || {
                 let next = quoted.partition_point(|&q| q < range.start);
@@ -136,21 +161,39 @@ impl Tokenizer {
             };
             marker.is_blank() || (special == Special::Parse && free())
         });
+        let check = |tokens: usize| match tokens > most {
+            true => Err(TextError::TooLong {
+                bytes: text.len(),
+                tokens,
+                tokens_max: most,
+            }),
+            false => Ok(()),
+        };
+        let marked: usize = found.iter().map(|marker| marker.range.len()).sum();
+        check(found.len() + self.bounds.tokens_min(text.len() - marked))?;
+        let mut ids = Vec::with_capacity(most.min(text.len() / 3) + 1);
         let mut at = 0;
         let end = Found {
             range: text.len()..text.len(),
             id: 0,
         };
         for (i, next) in found.iter().chain([&end]).enumerate() {
-            if at < next.range.start {
-                self.pipeline.encode(&text[at..next.range.start], at == 0, ids)?;
+            while at < next.range.start {
+                let rest = &text[at..next.range.start];
+                let cut = Some(rest).filter(|_| self.bounds.cuts);
+                let cut = cut.and_then(|rest| bounds::cut(rest, chunk_bytes));
+                let part = &rest[..cut.unwrap_or(rest.len())];
+                self.pipeline.encode(part, at == 0, &mut ids)?;
+                check(ids.len())?;
+                at += part.len();
             }
             if i < found.len() {
                 ids.push(next.id);
             }
             at = next.range.end;
         }
-        Ok(())
+        check(ids.len())?;
+        Ok(ids)
     }
 
     /// Text of ids. Bytes that are no UTF-8 become U+FFFD; ids outside the vocabulary give nothing.
@@ -273,6 +316,7 @@ const END_NAMES: [&str; 13] = [
 /// Everything that a loader finds out, before it is put together.
 struct Parts {
     pipeline: Pipeline,
+    bounds: Bounds,
     markers: Markers,
     bytes: TokenBytes,
     kinds: Vec<TokenKind>,
@@ -319,6 +363,7 @@ impl Parts {
         eos_ids.dedup();
         Ok(Tokenizer {
             pipeline: self.pipeline,
+            bounds: self.bounds,
             markers: self.markers,
             bytes: self.bytes,
             kinds: self.kinds,

@@ -34,6 +34,9 @@ const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\
 
 const DEEPSEEK_V3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 
+/// Lines, and runs of line breaks.
+const LINES: &str = r"[^\n]+|[\n]+";
+
 const fn row(names: &'static [&'static str], regexes: &'static [&'static str]) -> PreTokenizer {
     PreTokenizer {
         names,
@@ -128,12 +131,23 @@ pub(super) static PRE_TOKENIZERS: &[PreTokenizer] = &[
         ],
     ),
     row(&["falcon"], &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"]),
-    row(&["laguna"], &[r"[^\n]+|[\n]+", QWEN2]),
+    row(&["laguna"], &[LINES, QWEN2]),
 ];
 
 /// The row of a name.
 pub(super) fn find(name: &str) -> Option<&'static PreTokenizer> {
     PRE_TOKENIZERS.iter().find(|row| row.names.contains(&name))
+}
+
+/// Whether an expression is one of these, and matches across no place of [`super::bounds::cut`].
+pub(super) fn cuts_between_words(regex: &str) -> bool {
+    let mut known = PRE_TOKENIZERS.iter().flat_map(|row| row.regexes);
+    regex != LINES && known.any(|known| *known == regex)
+}
+
+/// Whether an expression matches every text from end to end.
+pub(super) fn covers(regex: &str) -> bool {
+    [GPT2, QWEN2, QWEN35, LLAMA3, TEKKEN, O200K, DEEPSEEK_V3].contains(&regex)
 }
 
 /// Names of all pre-tokenizers that GGUF files may name.

@@ -19,21 +19,33 @@ pub(super) struct Spm {
 }
 
 /// A run of characters: a node in a list that shrinks as neighbours merge.
+///
+/// Places are 32-bit: a text of several MB has a symbol for each character, and a candidate for most.
 struct Symbol {
-    start: usize,
-    end: usize,
-    prev: Option<usize>,
-    next: Option<usize>,
+    start: u32,
+    end: u32,
+    /// [`NONE`] at the beginning.
+    prev: u32,
+    /// [`NONE`] at the end.
+    next: u32,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl Symbol {
+    fn range(&self) -> std::ops::Range<usize> {
+        self.start as usize..self.end as usize
+    }
 }
 
 /// Two neighbours that would make a token.
 #[derive(PartialEq)]
 struct Candidate {
     score: f32,
-    left: usize,
-    right: usize,
+    left: u32,
+    right: u32,
     /// Bytes of the union: a candidate whose parts have changed since has another.
-    len: usize,
+    len: u32,
 }
 
 impl Eq for Candidate {}
@@ -62,11 +74,11 @@ impl Spm {
         let text = format!("{blank}{}", text.replace(' ', BLANK));
         let mut symbols = symbols(&text);
         let mut queue = BinaryHeap::new();
-        for left in 1..symbols.len() {
+        for left in 1..symbols.len() as u32 {
             self.propose(&text, &symbols, left - 1, left, &mut queue);
         }
         while let Some(best) = queue.pop() {
-            let (left, right) = (best.left, best.right);
+            let (left, right) = (best.left as usize, best.right as usize);
             let gone = |s: &Symbol| s.start == s.end;
             if gone(&symbols[left])
                 || gone(&symbols[right])
@@ -78,18 +90,20 @@ impl Spm {
             symbols[right].start = symbols[right].end;
             let next = symbols[right].next;
             symbols[left].next = next;
-            if let Some(next) = next {
-                symbols[next].prev = Some(left);
-                self.propose(&text, &symbols, left, next, &mut queue);
+            if next != NONE {
+                symbols[next as usize].prev = best.left;
+                self.propose(&text, &symbols, best.left, next, &mut queue);
             }
-            if let Some(prev) = symbols[left].prev {
-                self.propose(&text, &symbols, prev, left, &mut queue);
+            let prev = symbols[left].prev;
+            if prev != NONE {
+                self.propose(&text, &symbols, prev, best.left, &mut queue);
             }
         }
-        let mut at = Some(0);
-        while let Some(i) = at {
-            self.emit(&text[symbols[i].start..symbols[i].end], ids);
-            at = symbols[i].next;
+        let mut at = 0;
+        while at != NONE {
+            let symbol = &symbols[at as usize];
+            self.emit(&text[symbol.range()], ids);
+            at = symbol.next;
         }
     }
 
@@ -97,17 +111,17 @@ impl Spm {
         &self,
         text: &str,
         symbols: &[Symbol],
-        left: usize,
-        right: usize,
+        left: u32,
+        right: u32,
         queue: &mut BinaryHeap<Candidate>,
     ) {
-        let union = &text[symbols[left].start..symbols[right].end];
-        if let Some(&(_, score)) = self.tokens.get(union) {
+        let (start, end) = (symbols[left as usize].start, symbols[right as usize].end);
+        if let Some(&(_, score)) = self.tokens.get(&text[start as usize..end as usize]) {
             queue.push(Candidate {
                 score,
                 left,
                 right,
-                len: union.len(),
+                len: end - start,
             });
         }
     }
@@ -125,16 +139,17 @@ impl Spm {
     }
 }
 
-/// One symbol a character, linked in order.
+/// One symbol a character, linked in order. Texts are of less than 4 GiB, which no request and no template comes near.
 fn symbols(text: &str) -> Vec<Symbol> {
     let count = text.chars().count();
+    let place = |at: usize| u32::try_from(at).expect("a text of less than 4 GiB");
     text.char_indices()
         .enumerate()
         .map(|(i, (start, c))| Symbol {
-            start,
-            end: start + c.len_utf8(),
-            prev: i.checked_sub(1),
-            next: (i + 1 < count).then_some(i + 1),
+            start: place(start),
+            end: place(start + c.len_utf8()),
+            prev: i.checked_sub(1).map_or(NONE, place),
+            next: Some(i + 1).filter(|next| *next < count).map_or(NONE, place),
         })
         .collect()
 }
