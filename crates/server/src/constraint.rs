@@ -39,6 +39,13 @@ impl Plan {
             ..self
         }
     }
+
+    fn mask(&self, matcher: Matcher) -> Box<dyn TokenMask> {
+        Box::new(Mask(match self.after {
+            Some(tag) => matcher.after(tag),
+            None => matcher,
+        }))
+    }
 }
 
 /// The constraint of a body, if it has one.
@@ -202,6 +209,19 @@ pub async fn masks(
         time: limits.grammar_time_max,
         source_bytes: limits.grammar_bytes_max,
     };
+    let plan = Arc::new(plan);
+    let (kept, held) = (grammar.clone(), plan.clone());
+    let found = crate::api::blocking(move || {
+        let one = || {
+            kept.cached(&held.constraint, budget)
+                .map(|matcher| held.mask(matcher))
+        };
+        (0..count).map(|_| one().map(Some)).collect::<Option<Vec<_>>>()
+    })
+    .await;
+    if let Some(masks) = found {
+        return Ok(masks);
+    }
     let permit = tokio::time::timeout(
         limits.grammar_time_max,
         shared.grammar_jobs.clone().acquire_owned(),
@@ -224,11 +244,7 @@ pub async fn masks(
                 let matcher = grammar
                     .compile(&plan.constraint, budget)
                     .map_err(|error| ApiError::from(error).with_param(plan.param.clone()))?;
-                let matcher = match plan.after {
-                    Some(tag) => matcher.after(tag),
-                    None => matcher,
-                };
-                Ok(Some(Box::new(Mask(matcher)) as Box<dyn TokenMask>))
+                Ok(Some(plan.mask(matcher)))
             })
             .collect()
     })

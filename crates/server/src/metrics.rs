@@ -331,6 +331,29 @@ impl Metrics {
             stats.prefix_hits,
         );
         counter("galvani:steps_total", "Steps run.", stats.steps);
+        let constraints = runtime.grammar.as_ref().map(|grammar| grammar.cache_stats());
+        let constraints = constraints.unwrap_or_default();
+        counter(
+            "galvani:constraint_cache_hits_total",
+            "Constraints that were compiled before.",
+            constraints.hits,
+        );
+        counter(
+            "galvani:constraint_cache_misses_total",
+            "Constraints that were compiled.",
+            constraints.misses,
+        );
+        head(
+            out,
+            "galvani:constraint_cache_bytes",
+            "gauge",
+            "Memory of the constraints kept, by estimate.",
+        );
+        let _ = writeln!(
+            out,
+            "galvani:constraint_cache_bytes{{{labels}}} {}",
+            constraints.bytes
+        );
         self.ends(out, labels, stats);
         cache_config(out, labels, runtime);
     }

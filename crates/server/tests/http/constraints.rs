@@ -150,3 +150,43 @@ async fn compilations_have_a_budget() {
     );
     assert_eq!(reply.headers["retry-after"], "1");
 }
+
+/// The same shape twice is compiled once, whoever asks, and each sequence goes its own way through it.
+#[tokio::test]
+async fn a_shape_is_compiled_once() {
+    let client = babble();
+    let count = async |name: &str| {
+        let text = client.get("/metrics").await.text();
+        let line = text.lines().find(|line| line.starts_with(&format!("{name}{{")));
+        let value = line.and_then(|line| line.rsplit(' ').next());
+        value
+            .unwrap_or_else(|| panic!("no {name}"))
+            .parse::<u64>()
+            .expect("a number")
+    };
+    let hits = "galvani:constraint_cache_hits_total";
+    let misses = "galvani:constraint_cache_misses_total";
+    assert_eq!((count(hits).await, count(misses).await), (0, 0));
+    let ask = json!({"guided_regex": "[ab]{3}c", "n": 3});
+    for (asked, wanted) in [(1, (2, 1)), (2, (5, 1)), (3, (8, 1))] {
+        let reply = client
+            .chat(merge(json!({"max_tokens": 400, "seed": asked}), ask.clone()))
+            .await;
+        for choice in reply.json()["choices"].as_array().expect("choices") {
+            let text = choice["message"]["content"].as_str().expect("text");
+            assert!(text.len() == 4 && text.ends_with('c'), "{text:?}");
+        }
+        assert_eq!((count(hits).await, count(misses).await), wanted, "{asked}");
+    }
+    let one = count("galvani:constraint_cache_bytes").await;
+    assert!(one > 0);
+    // A wrong one is not kept; another kind with the same source is another constraint.
+    for fields in [
+        json!({"guided_regex": "("}),
+        json!({"guided_choice": ["[ab]{3}c"]}),
+    ] {
+        client.chat(merge(json!({"max_tokens": 20}), fields)).await;
+    }
+    assert_eq!((count(hits).await, count(misses).await), (8, 2));
+    assert!(count("galvani:constraint_cache_bytes").await > one);
+}

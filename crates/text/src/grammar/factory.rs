@@ -11,6 +11,7 @@ use llguidance::{Matcher as Inner, ParserFactory};
 use serde_json::{Map, Value, json};
 
 use super::Constraint;
+use super::cache::{Cache, CacheStats, key};
 use super::gate::Gate;
 use crate::{TextError, TokenKind, Tokenizer};
 
@@ -52,6 +53,7 @@ pub struct GrammarFactory {
     inner: Arc<ParserFactory>,
     vocabulary: Arc<Vocabulary>,
     compiling: Arc<AtomicUsize>,
+    cache: Cache,
 }
 
 impl GrammarFactory {
@@ -87,16 +89,50 @@ impl GrammarFactory {
             inner: Arc::new(inner),
             vocabulary: Arc::new(Vocabulary { eos_ids, named, env }),
             compiling: Arc::new(AtomicUsize::new(0)),
+            cache: Cache::default(),
         })
     }
 
-    /// Compiles a constraint. Blocks for up to `budget.time`: call it off the hot path.
+    /// The matcher of a constraint that was compiled before and is still kept. A constraint beyond the budget never was.
+    pub fn cached(&self, constraint: &Constraint, budget: Budget) -> Option<Matcher> {
+        check_size(constraint, budget).ok()?;
+        let compiled = self.cache.get(&key(constraint))?;
+        Some(self.matcher(&compiled, constraint.kind()))
+    }
+
+    /// What the cache of compiled constraints has done.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.cache.stats()
+    }
+
+    /// A matcher of its own: nothing that one sequence makes, tables of lexer states above all, is seen by another.
+    fn matcher(&self, compiled: &Inner, kind: &'static str) -> Matcher {
+        Matcher {
+            inner: compiled.deep_clone(),
+            gate: None,
+            kind,
+            vocabulary: self.vocabulary.clone(),
+        }
+    }
+
+    /// Compiles a constraint, unless it is [cached](Self::cached). Blocks for up to `budget.time`: call it off the hot path.
     ///
     /// # Errors
     /// A constraint that is wrong, or costs more than the budget.
     pub fn compile(&self, constraint: &Constraint, budget: Budget) -> Result<Matcher, TextError> {
         let kind = constraint.kind();
+        if let Some(matcher) = self.cached(constraint, budget) {
+            return Ok(matcher);
+        }
         check_size(constraint, budget)?;
+        let compiled = Arc::new(self.compile_anew(constraint, budget)?);
+        let matcher = self.matcher(&compiled, kind);
+        self.cache.put(key(constraint), compiled);
+        Ok(matcher)
+    }
+
+    fn compile_anew(&self, constraint: &Constraint, budget: Budget) -> Result<Inner, TextError> {
+        let kind = constraint.kind();
         let grammar = grammar(constraint)?;
         let slot = Slot::take(&self.compiling).ok_or_else(|| TextError::GrammarBudget {
             kind,
@@ -121,12 +157,7 @@ impl GrammarFactory {
             message: format!("no thread: {e}"),
         })?;
         match receive.recv_timeout(budget.time) {
-            Ok(Ok(inner)) => Ok(Matcher {
-                inner,
-                gate: None,
-                kind,
-                vocabulary: self.vocabulary.clone(),
-            }),
+            Ok(Ok(compiled)) => Ok(compiled),
             Ok(Err(message)) => Err(error(kind, &message)),
             Err(mpsc::RecvTimeoutError::Timeout) => Err(TextError::GrammarBudget {
                 kind,

@@ -1,12 +1,14 @@
 //! Constraints on the model's text: JSON, a JSON schema, a regex, a choice, a grammar; and the tool calls that a request
 //! demands. Compiled by `llguidance`; each step costs one walk of the vocabulary's trie.
 
+mod cache;
 mod factory;
 mod gate;
 mod tools;
 
 use serde_json::Value;
 
+pub use cache::CacheStats;
 pub use factory::{Budget, GrammarFactory, Matcher};
 pub use tools::{ToolChoice, tool_call_constraint};
 
