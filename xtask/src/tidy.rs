@@ -8,12 +8,13 @@ use crate::program::{Outcome, output, root};
 use crate::source::{blank, functions, line_of, matches, words};
 
 /// Which of our crates a crate may name. Dependencies point one way.
-const LAYERS: [(&str, &[&str]); 11] = [
+const LAYERS: [(&str, &[&str]); 12] = [
     ("graph", &[]),
     ("weights", &["graph"]),
     ("models", &["weights", "graph"]),
     ("cpu", &["weights", "graph"]),
     ("cuda", &["weights", "graph"]),
+    ("ptx", &[]),
     ("engine", &["graph"]),
     ("text", &[]),
     ("server", &["engine", "text", "models"]),
@@ -21,7 +22,7 @@ const LAYERS: [(&str, &[&str]); 11] = [
         "cli",
         &["server", "engine", "text", "models", "cpu", "weights", "graph"],
     ),
-    ("optest", &["cpu", "weights", "graph"]),
+    ("optest", &["cpu", "ptx", "weights", "graph"]),
     ("xtask", &[]),
 ];
 

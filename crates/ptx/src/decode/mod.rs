@@ -1,0 +1,666 @@
+//! A function's statements to instructions: names to slots, modifiers to variants, labels to indices.
+
+mod access;
+mod arith;
+mod control;
+mod float;
+mod mods;
+mod move_ops;
+
+use std::collections::HashMap;
+
+use crate::PtxError;
+use crate::counters::Pipe;
+use crate::ir::{D, Formal, Function, Instr, LaneMask, Op, P, Preset, R, Slot, Special};
+use crate::syntax::{Item, Operand, Routine, Statement, Variable};
+use crate::types::{Space, Ty};
+use mods::Mods;
+
+/// Parameter bytes of a function, calls included.
+const PARAM_BYTES_MAX: u64 = 4352;
+/// Local bytes of one function.
+pub(crate) const LOCAL_BYTES_MAX: u64 = 64 << 10;
+const INSTRUCTIONS_MAX: u64 = 1 << 20;
+
+/// What a module declares outside its functions.
+pub(crate) struct Outer<'t> {
+    pub variables: HashMap<&'t str, Preset>,
+    /// End of each static shared variable.
+    pub shared_ends: HashMap<&'t str, u64>,
+    pub functions: HashMap<&'t str, usize>,
+    /// Returns and parameters of each function.
+    pub formals: Vec<(Vec<Formal>, Vec<Formal>)>,
+    /// First byte of shared memory that no module variable has.
+    pub shared_base: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Symbol {
+    Register {
+        slot: Slot,
+        bits: u32,
+    },
+    Variable(Preset),
+    /// Offset and bytes in the frame's parameter space; whether the kernel's launch filled it.
+    Param {
+        offset: u32,
+        bytes: u32,
+        kernel: bool,
+    },
+}
+
+#[derive(Default)]
+struct Scope<'t> {
+    id: u32,
+    names: HashMap<&'t str, Symbol>,
+    /// `%r<30>`: slots are made when a name is used, never by the count that the text gives.
+    ranges: HashMap<&'t str, (u32, u64)>,
+    param_end: u64,
+}
+
+/// A label seen from a branch: it is looked for in these scopes, innermost first.
+struct Pending<'t> {
+    instr: usize,
+    /// Index in a table's targets.
+    entry: usize,
+    label: &'t str,
+    scopes: Vec<u32>,
+    line: u32,
+}
+
+pub(super) struct Decoder<'a, 't> {
+    outer: &'a Outer<'t>,
+    function: Function,
+    scopes: Vec<Scope<'t>>,
+    scope_count: u32,
+    constants: HashMap<(bool, Preset), Slot>,
+    labels: HashMap<(u32, &'t str), usize>,
+    tables: HashMap<&'t str, Vec<&'t str>>,
+    pending: Vec<Pending<'t>>,
+    names: HashMap<Slot, String>,
+    param_end: u64,
+    shared_end: u64,
+    reads: Vec<Slot>,
+    writes: Vec<Slot>,
+    /// Registers of each instruction, for the search of reads before writes.
+    pub(super) uses: Vec<(Vec<Slot>, Vec<Slot>)>,
+    line: u32,
+}
+
+/// An instruction's parts while it is decoded.
+pub(super) struct Ins<'a, 't> {
+    pub mods: Mods<'t>,
+    pub operands: &'a [Operand<'t>],
+}
+
+type Decoded = Result<(Op, Pipe), PtxError>;
+
+pub(crate) fn decode<'t>(
+    routine: &Routine<'t>,
+    index: usize,
+    outer: &Outer<'t>,
+) -> Result<Function, PtxError> {
+    let mut decoder = Decoder::new(routine, index, outer);
+    let Some(items) = &routine.body else {
+        return Err(PtxError::Syntax {
+            line: routine.line,
+            what: format!("function {} has no body", routine.name),
+        });
+    };
+    for item in items {
+        decoder.item(item)?;
+    }
+    decoder.finish()
+}
+
+/// Offsets of formals, one after the other from `at`.
+pub(crate) fn layout(formals: &[Variable<'_>], at: &mut u64) -> Result<Vec<Formal>, PtxError> {
+    let mut placed = Vec::new();
+    for formal in formals {
+        let offset = at.next_multiple_of(formal.align);
+        let end = offset.saturating_add(formal.bytes);
+        limit(formal.line, "the size of all parameters", end, PARAM_BYTES_MAX)?;
+        *at = end;
+        placed.push(Formal {
+            name: formal.name.to_owned(),
+            offset: offset as u32,
+            bytes: formal.bytes as u32,
+            align: formal.align as u32,
+        });
+    }
+    Ok(placed)
+}
+
+pub(crate) fn limit(line: u32, what: &str, value: u64, most: u64) -> Result<(), PtxError> {
+    if value <= most {
+        Ok(())
+    } else {
+        Err(PtxError::Limit {
+            line,
+            what: what.to_owned(),
+            value,
+            most,
+        })
+    }
+}
+
+impl<'a, 't> Decoder<'a, 't> {
+    fn new(routine: &Routine<'t>, index: usize, outer: &'a Outer<'t>) -> Self {
+        let (returns, params) = outer.formals[index].clone();
+        let end = |list: &[Formal]| list.last().map_or(0, |last| last.offset + last.bytes);
+        let formal_bytes = end(&params).max(end(&returns));
+        let mut scope = Scope::default();
+        for (variable, formal) in routine
+            .returns
+            .iter()
+            .zip(&returns)
+            .chain(routine.params.iter().zip(&params))
+        {
+            let kernel = routine.entry;
+            scope.names.insert(
+                variable.name,
+                Symbol::Param {
+                    offset: formal.offset,
+                    bytes: formal.bytes,
+                    kernel,
+                },
+            );
+        }
+        Self {
+            outer,
+            function: Function {
+                name: routine.name.to_owned(),
+                entry: routine.entry,
+                code: Vec::new(),
+                words: 0,
+                wides: 0,
+                preds: 0,
+                presets: Vec::new(),
+                watched: Vec::new(),
+                params,
+                param_bytes: formal_bytes,
+                formal_bytes,
+                local_bytes: 0,
+                shared_end: 0,
+                uses_dynamic: false,
+                calls: Vec::new(),
+                maxntid: routine.maxntid,
+            },
+            scopes: vec![scope],
+            scope_count: 1,
+            constants: HashMap::new(),
+            labels: HashMap::new(),
+            tables: HashMap::new(),
+            pending: Vec::new(),
+            names: HashMap::new(),
+            param_end: u64::from(formal_bytes).next_multiple_of(16),
+            shared_end: outer.shared_base,
+            reads: Vec::new(),
+            writes: Vec::new(),
+            uses: Vec::new(),
+            line: routine.line,
+        }
+    }
+
+    pub(super) fn error(&self, what: impl Into<String>) -> PtxError {
+        PtxError::Syntax {
+            line: self.line,
+            what: what.into(),
+        }
+    }
+
+    fn scope(&mut self) -> &mut Scope<'t> {
+        self.scopes
+            .last_mut()
+            .expect("the outermost scope is never closed: braces are balanced")
+    }
+
+    fn item(&mut self, item: &Item<'t>) -> Result<(), PtxError> {
+        match item {
+            Item::Open => {
+                let (id, param_end) = (self.scope_count, self.param_end);
+                self.scope_count += 1;
+                self.scopes.push(Scope {
+                    id,
+                    param_end,
+                    ..Scope::default()
+                });
+            }
+            Item::Close => {
+                let closed = self.scopes.pop().expect("the parser balances braces");
+                self.param_end = closed.param_end;
+            }
+            Item::Registers {
+                ty,
+                name,
+                count,
+                line,
+            } => {
+                self.line = *line;
+                let bits = ty.bits();
+                if bits == 8 {
+                    return Err(self.error("registers of 8 bits; allowed: pred, 16, 32 and 64 bits"));
+                }
+                match count {
+                    Some(count) => {
+                        self.scope().ranges.insert(name, (bits, *count));
+                    }
+                    None => {
+                        let slot = self.fresh(bits, name);
+                        self.scope().names.insert(name, Symbol::Register { slot, bits });
+                    }
+                }
+            }
+            Item::Variable(variable) => self.variable(variable)?,
+            Item::Label(name, line) => {
+                let (id, at) = (self.scope().id, self.function.code.len());
+                if self.labels.insert((id, name), at).is_some() {
+                    self.line = *line;
+                    return Err(self.error(format!("label `{name}` stands twice")));
+                }
+            }
+            Item::Targets { label, targets } => {
+                self.tables.insert(label, targets.clone());
+            }
+            Item::Statement(statement) => self.statement(statement)?,
+        }
+        Ok(())
+    }
+
+    fn variable(&mut self, variable: &Variable<'t>) -> Result<(), PtxError> {
+        let line = variable.line;
+        let symbol = match variable.space {
+            Space::Param => {
+                let offset = self.param_end.next_multiple_of(variable.align);
+                let end = offset.saturating_add(variable.bytes);
+                limit(line, "the size of all parameters", end, PARAM_BYTES_MAX)?;
+                self.param_end = end;
+                self.function.param_bytes = self.function.param_bytes.max(end as u32);
+                Symbol::Param {
+                    offset: offset as u32,
+                    bytes: variable.bytes as u32,
+                    kernel: false,
+                }
+            }
+            Space::Local => {
+                let offset = u64::from(self.function.local_bytes).next_multiple_of(variable.align);
+                let end = offset.saturating_add(variable.bytes);
+                limit(line, "the size of local variables", end, LOCAL_BYTES_MAX)?;
+                self.function.local_bytes = end as u32;
+                Symbol::Variable(Preset::Local(offset))
+            }
+            Space::Shared if self.function.entry => {
+                let offset = self.shared_end.next_multiple_of(variable.align);
+                let end = offset.saturating_add(variable.bytes);
+                limit(line, "the size of shared variables", end, crate::SHARED_BYTES_MAX)?;
+                self.shared_end = end;
+                self.function.shared_end = end;
+                Symbol::Variable(Preset::Shared(offset))
+            }
+            space => {
+                self.line = line;
+                return Err(self.error(format!("a variable of space {space} inside a function")));
+            }
+        };
+        self.scope().names.insert(variable.name, symbol);
+        Ok(())
+    }
+
+    fn statement(&mut self, statement: &Statement<'t>) -> Result<(), PtxError> {
+        self.line = statement.line;
+        limit(
+            self.line,
+            "the number of instructions",
+            self.function.code.len() as u64 + 1,
+            INSTRUCTIONS_MAX,
+        )?;
+        let mut ins = Ins {
+            mods: Mods::new(statement.opcode, statement.line),
+            operands: &statement.operands,
+        };
+        let guard = match statement.guard {
+            Some((name, negated)) => Some((self.pred_named(name)?, negated)),
+            None => None,
+        };
+        let (op, pipe) = self.op(&mut ins)?;
+        ins.mods.finish()?;
+        self.function.code.push(Instr {
+            op,
+            guard,
+            line: statement.line,
+            pipe,
+            checks: Box::default(),
+            marks: Box::default(),
+        });
+        self.uses
+            .push((std::mem::take(&mut self.reads), std::mem::take(&mut self.writes)));
+        Ok(())
+    }
+
+    fn op(&mut self, ins: &mut Ins<'_, 't>) -> Decoded {
+        match ins.mods.name() {
+            "add" | "sub" | "addc" | "subc" | "mul" | "mad" | "madc" | "fma" | "min" | "max" | "neg"
+            | "abs" => self.arithmetic(ins),
+            "div" | "rem" | "rcp" | "sqrt" | "rsqrt" | "ex2" | "lg2" | "sin" | "cos" | "tanh"
+            | "copysign" | "testp" => self.function_of_float(ins),
+            "and" | "or" | "xor" | "not" | "cnot" | "shl" | "shr" | "lop3" | "prmt" | "shf" | "bfe"
+            | "bfi" | "bfind" | "clz" | "popc" | "brev" | "dp4a" | "dp2a" => self.bits(ins),
+            "mov" | "selp" | "setp" | "set" | "cvt" | "cvta" | "isspacep" => self.moves(ins),
+            "ld" | "ldu" | "st" | "atom" | "red" | "prefetch" | "prefetchu" | "membar" | "fence" => {
+                self.access(ins)
+            }
+            _ => self.control(ins),
+        }
+    }
+
+    fn finish(mut self) -> Result<Function, PtxError> {
+        // Running past the last instruction returns; so do labels at the end.
+        self.function.code.push(Instr {
+            op: Op::Return,
+            guard: None,
+            line: self.line,
+            pipe: Pipe::Control,
+            checks: Box::default(),
+            marks: Box::default(),
+        });
+        self.uses.push(Default::default());
+        for pending in std::mem::take(&mut self.pending) {
+            self.line = pending.line;
+            let found = pending
+                .scopes
+                .iter()
+                .find_map(|scope| self.labels.get(&(*scope, pending.label)));
+            let Some(at) = found.copied() else {
+                return Err(PtxError::UnknownName {
+                    line: pending.line,
+                    name: pending.label.to_owned(),
+                });
+            };
+            match &mut self.function.code[pending.instr].op {
+                Op::Branch { target, .. } => *target = at as u32,
+                Op::Table { targets, .. } => targets[pending.entry] = at as u32,
+                _ => {}
+            }
+        }
+        crate::flow::complete(&mut self.function, &self.uses, &self.names);
+        Ok(self.function)
+    }
+
+    fn fresh(&mut self, bits: u32, name: &str) -> Slot {
+        let function = &mut self.function;
+        let slot = match bits {
+            1 => {
+                function.preds += 1;
+                Slot::Pred(P(function.preds - 1))
+            }
+            64 => {
+                function.wides += 1;
+                Slot::Wide(D(function.wides - 1))
+            }
+            _ => {
+                function.words += 1;
+                Slot::Word(R(function.words - 1))
+            }
+        };
+        if !name.is_empty() {
+            self.names.insert(slot, name.to_owned());
+        }
+        slot
+    }
+
+    fn lookup(&mut self, name: &'t str) -> Option<Symbol> {
+        let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        let (prefix, number) = name.split_at(name.len() - digits);
+        for at in (0..self.scopes.len()).rev() {
+            if let Some(symbol) = self.scopes[at].names.get(name) {
+                return Some(*symbol);
+            }
+            let Some((bits, count)) = self.scopes[at].ranges.get(prefix).copied() else {
+                continue;
+            };
+            if number.parse::<u64>().is_ok_and(|number| number < count) {
+                let slot = self.fresh(bits, name);
+                let symbol = Symbol::Register { slot, bits };
+                self.scopes[at].names.insert(name, symbol);
+                return Some(symbol);
+            }
+        }
+        let preset = *self.outer.variables.get(name)?;
+        if let Some(end) = self.outer.shared_ends.get(name) {
+            self.function.shared_end = self.function.shared_end.max(*end);
+        }
+        self.function.uses_dynamic |= matches!(preset, Preset::Dynamic(_));
+        Some(Symbol::Variable(preset))
+    }
+
+    fn unknown(&self, name: &str) -> PtxError {
+        PtxError::UnknownName {
+            line: self.line,
+            name: name.to_owned(),
+        }
+    }
+
+    /// A slot that holds the same for the whole run.
+    pub(super) fn preset(&mut self, wide: bool, preset: Preset) -> Slot {
+        if let Some(slot) = self.constants.get(&(wide, preset)) {
+            return *slot;
+        }
+        let slot = self.fresh(if wide { 64 } else { 32 }, "");
+        self.constants.insert((wide, preset), slot);
+        self.function.presets.push((slot, preset));
+        slot
+    }
+
+    fn register(&mut self, name: &'t str, read: bool) -> Result<(Slot, u32), PtxError> {
+        match self.lookup(name) {
+            Some(Symbol::Register { slot, bits }) => {
+                if read {
+                    self.reads.push(slot)
+                } else {
+                    self.writes.push(slot)
+                }
+                Ok((slot, bits))
+            }
+            Some(_) => Err(self.error(format!("`{name}` is a variable; a register is expected"))),
+            None => Err(self.unknown(name)),
+        }
+    }
+
+    /// A source of exactly `bits` bits.
+    pub(super) fn src(&mut self, operand: &Operand<'t>, bits: u32) -> Result<Slot, PtxError> {
+        let (slot, found) = self.src_any(operand, bits)?;
+        if found != bits {
+            return Err(self.error(format!(
+                "operand {operand:?} has {found} bits, the instruction takes {bits}"
+            )));
+        }
+        Ok(slot)
+    }
+
+    /// A source of any width, with its width; literals take `bits`.
+    pub(super) fn src_any(&mut self, operand: &Operand<'t>, bits: u32) -> Result<(Slot, u32), PtxError> {
+        let literal = match operand {
+            Operand::Word(name) => return self.named_source(name, 0),
+            Operand::Offset(name, offset) => return self.named_source(name, *offset),
+            Operand::Int(value) => {
+                let most = 1_i128 << bits;
+                if *value >= most || *value < -(most / 2) {
+                    return Err(self.error(format!("{value} does not fit {bits} bits")));
+                }
+                (*value as u64) & (u64::MAX >> (64 - bits))
+            }
+            Operand::F32(value) if bits == 32 => u64::from(*value),
+            Operand::F64(value) if bits == 64 => *value,
+            Operand::F64(value) if bits == 32 => u64::from((f64::from_bits(*value) as f32).to_bits()),
+            _ => {
+                return Err(self.error(format!(
+                    "{operand:?} stands where a value of {bits} bits is expected"
+                )));
+            }
+        };
+        Ok((self.preset(bits == 64, Preset::Bits(literal)), bits))
+    }
+
+    fn named_source(&mut self, name: &'t str, offset: i64) -> Result<(Slot, u32), PtxError> {
+        match self.lookup(name) {
+            Some(Symbol::Register { slot, bits }) if offset == 0 => {
+                self.reads.push(slot);
+                Ok((slot, bits))
+            }
+            Some(Symbol::Register { .. }) => {
+                Err(self.error(format!("`{name}` is a register: it takes no offset")))
+            }
+            Some(Symbol::Variable(preset)) => Ok((self.preset(true, moved(preset, offset)), 64)),
+            Some(Symbol::Param { offset: at, .. }) => {
+                let bits = i64::from(at).wrapping_add(offset) as u64;
+                Ok((self.preset(true, Preset::Bits(bits)), 64))
+            }
+            None => match special(name) {
+                Some(special) => Ok((self.preset(false, Preset::Special(special)), 32)),
+                None => Err(self.unknown(name)),
+            },
+        }
+    }
+
+    pub(super) fn word(&mut self, operand: &Operand<'t>) -> Result<R, PtxError> {
+        self.word_of(operand, 32)
+    }
+
+    /// A source of 16 or 32 bits.
+    pub(super) fn word_of(&mut self, operand: &Operand<'t>, bits: u32) -> Result<R, PtxError> {
+        match self.src(operand, bits)? {
+            Slot::Word(slot) => Ok(slot),
+            _ => Err(self.error("a register of 32 bits or less is expected")),
+        }
+    }
+
+    pub(super) fn wide(&mut self, operand: &Operand<'t>) -> Result<D, PtxError> {
+        match self.src(operand, 64)? {
+            Slot::Wide(slot) => Ok(slot),
+            _ => Err(self.error("a register of 64 bits is expected")),
+        }
+    }
+
+    /// A register written, of any width.
+    pub(super) fn dst_any(&mut self, operand: &Operand<'t>) -> Result<(Slot, u32), PtxError> {
+        match operand {
+            Operand::Word(name) => self.register(name, false),
+            _ => Err(self.error(format!("{operand:?} stands where a register is written"))),
+        }
+    }
+
+    pub(super) fn dst(&mut self, operand: &Operand<'t>, bits: u32) -> Result<Slot, PtxError> {
+        let (slot, found) = self.dst_any(operand)?;
+        if found != bits {
+            return Err(self.error(format!(
+                "{operand:?} has {found} bits, the instruction writes {bits}"
+            )));
+        }
+        Ok(slot)
+    }
+
+    pub(super) fn dst_word(&mut self, operand: &Operand<'t>, bits: u32) -> Result<R, PtxError> {
+        match self.dst(operand, bits)? {
+            Slot::Word(slot) => Ok(slot),
+            _ => Err(self.error("a register of 32 bits or less is expected")),
+        }
+    }
+
+    pub(super) fn dst_wide(&mut self, operand: &Operand<'t>) -> Result<D, PtxError> {
+        match self.dst(operand, 64)? {
+            Slot::Wide(slot) => Ok(slot),
+            _ => Err(self.error("a register of 64 bits is expected")),
+        }
+    }
+
+    fn pred_slot(&self, slot: Slot) -> Result<P, PtxError> {
+        match slot {
+            Slot::Pred(pred) => Ok(pred),
+            _ => Err(self.error("a predicate is expected")),
+        }
+    }
+
+    pub(super) fn pred_named(&mut self, name: &'t str) -> Result<P, PtxError> {
+        let (slot, _) = self.register(name, true)?;
+        self.pred_slot(slot)
+    }
+
+    /// `%p` or `!%p`.
+    pub(super) fn pred(&mut self, operand: &Operand<'t>) -> Result<(P, bool), PtxError> {
+        match operand {
+            Operand::Word(name) => Ok((self.pred_named(name)?, false)),
+            Operand::Not(name) => Ok((self.pred_named(name)?, true)),
+            _ => Err(self.error(format!("{operand:?} stands where a predicate is expected"))),
+        }
+    }
+
+    pub(super) fn dst_pred(&mut self, name: &'t str) -> Result<Option<P>, PtxError> {
+        if name == "_" {
+            return Ok(None);
+        }
+        let (slot, _) = self.register(name, false)?;
+        self.pred_slot(slot).map(Some)
+    }
+
+    /// Exactly `N` operands.
+    pub(super) fn args<'o, const N: usize>(
+        &self,
+        ins: &Ins<'o, 't>,
+    ) -> Result<&'o [Operand<'t>; N], PtxError> {
+        ins.operands.try_into().map_err(|_| {
+            self.error(format!(
+                "`{}` has {} operands, allowed: {N}",
+                ins.mods.opcode(),
+                ins.operands.len()
+            ))
+        })
+    }
+
+    pub(super) fn bad_type(&self, ins: &Ins<'_, 't>, ty: Ty) -> PtxError {
+        self.error(format!("`{}` does not work on {ty:?}", ins.mods.opcode()))
+    }
+}
+
+fn moved(preset: Preset, by: i64) -> Preset {
+    match preset {
+        Preset::Bits(at) => Preset::Bits(at.wrapping_add_signed(by)),
+        Preset::Const(at) => Preset::Const(at.wrapping_add_signed(by)),
+        Preset::Global(index, at) => Preset::Global(index, at.wrapping_add(by)),
+        Preset::Shared(at) => Preset::Shared(at.wrapping_add_signed(by)),
+        Preset::Dynamic(at) => Preset::Dynamic(at.wrapping_add(by)),
+        Preset::Local(at) => Preset::Local(at.wrapping_add_signed(by)),
+        Preset::Special(special) => Preset::Special(special),
+    }
+}
+
+fn special(name: &str) -> Option<Special> {
+    let axis = |name: &str| {
+        ["x", "y", "z"]
+            .iter()
+            .position(|axis| *axis == name)
+            .map(|axis| axis as u8)
+    };
+    let name = name.strip_prefix('%')?;
+    if let Some((vector, side)) = name.split_once('.') {
+        let side = axis(side)?;
+        return Some(match vector {
+            "tid" => Special::Tid(side),
+            "ntid" => Special::Ntid(side),
+            "ctaid" => Special::Ctaid(side),
+            "nctaid" => Special::Nctaid(side),
+            _ => return None,
+        });
+    }
+    Some(match name {
+        "laneid" => Special::Lane,
+        "warpid" => Special::Warp,
+        "nwarpid" => Special::Warps,
+        "lanemask_eq" => Special::LaneMask(LaneMask::Eq),
+        "lanemask_lt" => Special::LaneMask(LaneMask::Lt),
+        "lanemask_le" => Special::LaneMask(LaneMask::Le),
+        "lanemask_gt" => Special::LaneMask(LaneMask::Gt),
+        "lanemask_ge" => Special::LaneMask(LaneMask::Ge),
+        "dynamic_smem_size" => Special::DynamicBytes,
+        _ => return None,
+    })
+}

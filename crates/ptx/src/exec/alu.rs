@@ -1,0 +1,644 @@
+//! Integer instructions.
+
+use super::warp::Registers;
+use crate::fault::{FaultKind, Outcome, Stop};
+use crate::ir::{Bin, Count, D, Half, Logic, Op, PermuteMode, R, Shift, Un};
+use crate::lanes::lanes;
+
+#[inline(always)]
+pub(super) fn logic(op: Logic, a: u32, b: u32) -> u32 {
+    match op {
+        Logic::And => a & b,
+        Logic::Or => a | b,
+        Logic::Xor => a ^ b,
+    }
+}
+
+/// Sign extension of a 16-bit register.
+#[inline(always)]
+fn short(a: u32) -> i32 {
+    i32::from(a as u16 as i16)
+}
+
+fn no_zero(mask: u32, zero: impl Fn(usize) -> bool) -> Outcome {
+    match lanes(mask).find(|lane| zero(*lane)) {
+        Some(lane) => Err(Stop::new(FaultKind::DivisionByZero, lane as u32)),
+        None => Ok(()),
+    }
+}
+
+impl Registers {
+    #[inline(always)]
+    pub(super) fn bin32(&mut self, op: Bin, d: R, a: R, b: R, mask: u32) -> Outcome {
+        let signed = |f: fn(i32, i32) -> i32| move |a: u32, b: u32| f(a as i32, b as i32) as u32;
+        match op {
+            Bin::Add => self.w2(d, a, b, mask, |a, b| a.wrapping_add(b)),
+            Bin::Sub => self.w2(d, a, b, mask, |a, b| a.wrapping_sub(b)),
+            Bin::Mul => self.w2(d, a, b, mask, |a, b| a.wrapping_mul(b)),
+            Bin::MulHighU => self.w2(d, a, b, mask, |a, b| (u64::from(a) * u64::from(b) >> 32) as u32),
+            Bin::MulHighS => {
+                self.w2(d, a, b, mask, |a, b| {
+                    (i64::from(a as i32) * i64::from(b as i32) >> 32) as u32
+                });
+            }
+            Bin::MinU => self.w2(d, a, b, mask, |a, b| a.min(b)),
+            Bin::MinS => self.w2(d, a, b, mask, |a, b| (a as i32).min(b as i32) as u32),
+            Bin::MaxU => self.w2(d, a, b, mask, |a, b| a.max(b)),
+            Bin::MaxS => self.w2(d, a, b, mask, |a, b| (a as i32).max(b as i32) as u32),
+            Bin::And => self.w2(d, a, b, mask, |a, b| a & b),
+            Bin::Or => self.w2(d, a, b, mask, |a, b| a | b),
+            Bin::Xor => self.w2(d, a, b, mask, |a, b| a ^ b),
+            Bin::AddSat => self.w2(d, a, b, mask, signed(i32::saturating_add)),
+            Bin::SubSat => self.w2(d, a, b, mask, signed(i32::saturating_sub)),
+            Bin::DivU | Bin::DivS | Bin::RemU | Bin::RemS => {
+                let divisor = self.w(b);
+                no_zero(mask, |lane| divisor[lane] == 0)?;
+                match op {
+                    Bin::DivU => self.w2(d, a, b, mask, |a, b| a / b.max(1)),
+                    Bin::RemU => self.w2(d, a, b, mask, |a, b| a % b.max(1)),
+                    Bin::DivS => self.w2(d, a, b, mask, |a, b| {
+                        (a as i32).wrapping_div(some(b as i32)) as u32
+                    }),
+                    _ => self.w2(d, a, b, mask, |a, b| {
+                        (a as i32).wrapping_rem(some(b as i32)) as u32
+                    }),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(super) fn bin64(&mut self, op: Bin, d: D, a: D, b: D, mask: u32) -> Outcome {
+        match op {
+            Bin::Add => self.d2(d, a, b, mask, |a, b| a.wrapping_add(b)),
+            Bin::Sub => self.d2(d, a, b, mask, |a, b| a.wrapping_sub(b)),
+            Bin::Mul => self.d2(d, a, b, mask, |a, b| a.wrapping_mul(b)),
+            Bin::MulHighU => self.d2(d, a, b, mask, |a, b| (u128::from(a) * u128::from(b) >> 64) as u64),
+            Bin::MulHighS => {
+                self.d2(d, a, b, mask, |a, b| {
+                    (i128::from(a as i64) * i128::from(b as i64) >> 64) as u64
+                });
+            }
+            Bin::MinU => self.d2(d, a, b, mask, |a, b| a.min(b)),
+            Bin::MinS => self.d2(d, a, b, mask, |a, b| (a as i64).min(b as i64) as u64),
+            Bin::MaxU => self.d2(d, a, b, mask, |a, b| a.max(b)),
+            Bin::MaxS => self.d2(d, a, b, mask, |a, b| (a as i64).max(b as i64) as u64),
+            Bin::And => self.d2(d, a, b, mask, |a, b| a & b),
+            Bin::Or => self.d2(d, a, b, mask, |a, b| a | b),
+            Bin::Xor => self.d2(d, a, b, mask, |a, b| a ^ b),
+            Bin::AddSat => self.d2(d, a, b, mask, |a, b| (a as i64).saturating_add(b as i64) as u64),
+            Bin::SubSat => self.d2(d, a, b, mask, |a, b| (a as i64).saturating_sub(b as i64) as u64),
+            Bin::DivU | Bin::DivS | Bin::RemU | Bin::RemS => {
+                let divisor = self.d(b);
+                no_zero(mask, |lane| divisor[lane] == 0)?;
+                match op {
+                    Bin::DivU => self.d2(d, a, b, mask, |a, b| a / b.max(1)),
+                    Bin::RemU => self.d2(d, a, b, mask, |a, b| a % b.max(1)),
+                    Bin::DivS => self.d2(d, a, b, mask, |a, b| {
+                        (a as i64).wrapping_div(some64(b as i64)) as u64
+                    }),
+                    _ => self.d2(d, a, b, mask, |a, b| {
+                        (a as i64).wrapping_rem(some64(b as i64)) as u64
+                    }),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn bin16(&mut self, op: Bin, d: R, a: R, b: R, mask: u32) -> Outcome {
+        let divides = matches!(op, Bin::DivU | Bin::DivS | Bin::RemU | Bin::RemS);
+        let divisor = self.w(b);
+        if divides {
+            no_zero(mask, |lane| divisor[lane] as u16 == 0)?;
+        }
+        let f = move |a: u32, b: u32| match op {
+            Bin::Add => a.wrapping_add(b),
+            Bin::Sub => a.wrapping_sub(b),
+            Bin::Mul => a.wrapping_mul(b),
+            Bin::MulHighU => a * b >> 16,
+            Bin::MulHighS => (short(a) * short(b) >> 16) as u32,
+            Bin::MinU => a.min(b),
+            Bin::MinS => short(a).min(short(b)) as u32,
+            Bin::MaxU => a.max(b),
+            Bin::MaxS => short(a).max(short(b)) as u32,
+            Bin::And => a & b,
+            Bin::Or => a | b,
+            Bin::Xor => a ^ b,
+            Bin::DivU => a / b.max(1),
+            Bin::RemU => a % b.max(1),
+            Bin::DivS => short(a).wrapping_div(some(short(b))) as u32,
+            Bin::RemS => short(a).wrapping_rem(some(short(b))) as u32,
+            Bin::AddSat => (short(a) + short(b)).clamp(-0x8000, 0x7fff) as u32,
+            Bin::SubSat => (short(a) - short(b)).clamp(-0x8000, 0x7fff) as u32,
+        };
+        self.w2(d, a, b, mask, |a, b| f(a, b) & 0xffff);
+        Ok(())
+    }
+
+    /// Amounts past the width give zero, or the sign.
+    #[inline(always)]
+    pub(super) fn shift(&mut self, op: &Op, mask: u32) {
+        match *op {
+            Op::Shift32(Shift::Left, d, a, b) => {
+                self.w2(d, a, b, mask, |a, b| if b < 32 { a << (b & 31) } else { 0 })
+            }
+            Op::Shift32(Shift::RightU, d, a, b) => {
+                self.w2(d, a, b, mask, |a, b| if b < 32 { a >> (b & 31) } else { 0 });
+            }
+            Op::Shift32(Shift::RightS, d, a, b) => {
+                self.w2(d, a, b, mask, |a, b| (a as i32 >> b.min(31)) as u32)
+            }
+            Op::Shift64(op, d, a, b) => {
+                let (a, b) = (self.d(a), self.w(b));
+                self.set_d(d, mask, |lane| {
+                    let (a, b) = (a[lane], b[lane]);
+                    match op {
+                        Shift::Left if b < 64 => a << (b & 63),
+                        Shift::RightU if b < 64 => a >> (b & 63),
+                        Shift::Left | Shift::RightU => 0,
+                        Shift::RightS => (a as i64 >> b.min(63)) as u64,
+                    }
+                });
+            }
+            Op::Shift16(op, d, a, b) => self.w2(d, a, b, mask, |a, b| {
+                let value = match op {
+                    Shift::Left => a << b.min(16),
+                    Shift::RightU => a >> b.min(16),
+                    Shift::RightS => (short(a) >> b.min(15)) as u32,
+                };
+                value & 0xffff
+            }),
+            _ => {}
+        }
+    }
+
+    pub(super) fn unary(&mut self, op: &Op, mask: u32) {
+        match *op {
+            Op::Un32(op, d, a) => self.w1(d, a, mask, |a| match op {
+                Un::Not => !a,
+                Un::Neg => a.wrapping_neg(),
+                Un::Abs => (a as i32).wrapping_abs() as u32,
+                Un::Cnot => u32::from(a == 0),
+                Un::Reverse => a.reverse_bits(),
+            }),
+            Op::Un64(op, d, a) => self.d1(d, a, mask, |a| match op {
+                Un::Not => !a,
+                Un::Neg => a.wrapping_neg(),
+                Un::Abs => (a as i64).wrapping_abs() as u64,
+                Un::Cnot => u64::from(a == 0),
+                Un::Reverse => a.reverse_bits(),
+            }),
+            Op::Un16(op, d, a) => self.w1(d, a, mask, |a| {
+                let value = match op {
+                    Un::Not => !a,
+                    Un::Neg => a.wrapping_neg(),
+                    Un::Abs => short(a).wrapping_abs() as u32,
+                    Un::Cnot => u32::from(a as u16 == 0),
+                    Un::Reverse => u32::from((a as u16).reverse_bits()),
+                };
+                value & 0xffff
+            }),
+            Op::Count32(op, d, a) => self.w1(d, a, mask, |a| match op {
+                Count::Ones => a.count_ones(),
+                Count::LeadingZeros => a.leading_zeros(),
+                Count::Find { signed, shift } => find(
+                    u64::from(if signed && a as i32 >= 0 || !signed { a } else { !a }),
+                    32,
+                    shift,
+                ),
+            }),
+            Op::Count64(op, d, a) => {
+                let a = self.d(a);
+                self.set_w(d, mask, |lane| match op {
+                    Count::Ones => a[lane].count_ones(),
+                    Count::LeadingZeros => a[lane].leading_zeros(),
+                    Count::Find { signed, shift } => find(
+                        if signed && (a[lane] as i64) < 0 {
+                            !a[lane]
+                        } else {
+                            a[lane]
+                        },
+                        64,
+                        shift,
+                    ),
+                });
+            }
+            _ => {}
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn multiply(&mut self, op: &Op, mask: u32) {
+        match *op {
+            Op::Mad32(Half::Low, d, a, b, c) => {
+                self.w3(d, [a, b, c], mask, |a, b, c| a.wrapping_mul(b).wrapping_add(c));
+            }
+            Op::Mad32(half, d, a, b, c) => {
+                self.w3(d, [a, b, c], mask, |a, b, c| high(half, a, b).wrapping_add(c))
+            }
+            Op::MadWide32 {
+                signed: false,
+                d,
+                a,
+                b,
+                c,
+            } => {
+                let (a, b) = (self.w(a), self.w(b));
+                let c = c.map_or([0; 32], |c| self.d(c));
+                self.set_d(d, mask, |lane| {
+                    (u64::from(a[lane]) * u64::from(b[lane])).wrapping_add(c[lane])
+                });
+            }
+            Op::MadWide32 {
+                signed: true,
+                d,
+                a,
+                b,
+                c,
+            } => {
+                let (a, b) = (self.w(a), self.w(b));
+                let c = c.map_or([0; 32], |c| self.d(c));
+                let product = |lane: usize| i64::from(a[lane] as i32) * i64::from(b[lane] as i32);
+                self.set_d(d, mask, |lane| (product(lane) as u64).wrapping_add(c[lane]));
+            }
+            Op::MadWide16 { signed, d, a, b, c } => {
+                let c = c.map_or([0; 32], |c| self.w(c));
+                let (a, b) = (self.w(a), self.w(b));
+                self.set_w(d, mask, |lane| {
+                    let (a, b) = (a[lane], b[lane]);
+                    let product = if signed {
+                        (short(a) * short(b)) as u32
+                    } else {
+                        a.wrapping_mul(b)
+                    };
+                    product.wrapping_add(c[lane])
+                });
+            }
+            Op::Mad16(half, d, a, b, c) => self.w3(d, [a, b, c], mask, |a, b, c| {
+                let product = match half {
+                    Half::Low => a.wrapping_mul(b),
+                    Half::HighU => a.wrapping_mul(b) >> 16,
+                    Half::HighS => (short(a) * short(b) >> 16) as u32,
+                };
+                product.wrapping_add(c) & 0xffff
+            }),
+            Op::Mad64(half, d, a, b, c) => {
+                let (a, b, c) = (self.d(a), self.d(b), self.d(c));
+                self.set_d(d, mask, |lane| {
+                    let (a, b) = (a[lane], b[lane]);
+                    let product = match half {
+                        Half::Low => a.wrapping_mul(b),
+                        Half::HighU => (u128::from(a) * u128::from(b) >> 64) as u64,
+                        Half::HighS => (i128::from(a as i64) * i128::from(b as i64) >> 64) as u64,
+                    };
+                    product.wrapping_add(c[lane])
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// The carry flag is a bit a lane; after a subtraction it holds the borrow.
+    pub(super) fn carry(&mut self, op: &Op, mask: u32, flag: &mut u32) {
+        let mut out = 0_u32;
+        let old = *flag;
+        let taken = |uses: bool, lane: usize| u64::from(uses && old >> lane & 1 != 0);
+        let sets = match *op {
+            Op::Carry32 {
+                subtract,
+                uses,
+                sets,
+                d,
+                a,
+                b,
+            } => {
+                let (a, b) = (self.w(a), self.w(b));
+                let full: [u64; 32] = std::array::from_fn(|lane| {
+                    let (a, b, c) = (u64::from(a[lane]), u64::from(b[lane]), taken(uses, lane));
+                    if subtract {
+                        a.wrapping_sub(b).wrapping_sub(c)
+                    } else {
+                        a + b + c
+                    }
+                });
+                out = super::loops::bits(|lane| full[lane] >> 32 != 0);
+                self.set_w(d, mask, |lane| full[lane] as u32);
+                sets
+            }
+            Op::CarryMad32 {
+                half,
+                uses,
+                sets,
+                d,
+                a,
+                b,
+                c,
+            } => {
+                let (a, b, c) = (self.w(a), self.w(b), self.w(c));
+                let full: [u64; 32] = std::array::from_fn(|lane| {
+                    u64::from(high(half, a[lane], b[lane])) + u64::from(c[lane]) + taken(uses, lane)
+                });
+                out = super::loops::bits(|lane| full[lane] >> 32 != 0);
+                self.set_w(d, mask, |lane| full[lane] as u32);
+                sets
+            }
+            Op::Carry64 {
+                subtract,
+                uses,
+                sets,
+                d,
+                a,
+                b,
+            } => {
+                let (a, b) = (self.d(a), self.d(b));
+                let full: [(u64, bool); 32] = std::array::from_fn(|lane| {
+                    let (a, b, c) = (
+                        u128::from(a[lane]),
+                        u128::from(b[lane]),
+                        u128::from(taken(uses, lane)),
+                    );
+                    let value = if subtract {
+                        a.wrapping_sub(b).wrapping_sub(c)
+                    } else {
+                        a + b + c
+                    };
+                    (value as u64, value >> 64 != 0)
+                });
+                out = super::loops::bits(|lane| full[lane].1);
+                self.set_d(d, mask, |lane| full[lane].0);
+                sets
+            }
+            _ => false,
+        };
+        if sets {
+            *flag = old & !mask | out & mask;
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn three(&mut self, op: &Op, mask: u32) {
+        match *op {
+            Op::Lop3 { d, a, b, c, table } => {
+                // Each minterm of the table that is set.
+                let on: [u32; 8] =
+                    std::array::from_fn(|bit| if table >> bit & 1 != 0 { u32::MAX } else { 0 });
+                self.w3(d, [a, b, c], mask, |a, b, c| {
+                    let low = (on[0] & !c | on[1] & c) & !b | (on[2] & !c | on[3] & c) & b;
+                    let high = (on[4] & !c | on[5] & c) & !b | (on[6] & !c | on[7] & c) & b;
+                    low & !a | high & a
+                });
+            }
+            Op::Permute { mode, d, a, b, c } => self.w3(d, [a, b, c], mask, |a, b, c| permute(mode, a, b, c)),
+            Op::Funnel {
+                left,
+                clamp,
+                d,
+                a,
+                b,
+                c,
+            } => self.w3(d, [a, b, c], mask, |a, b, c| {
+                let amount = if clamp { c.min(32) } else { c & 31 };
+                let both = u64::from(b) << 32 | u64::from(a);
+                if left {
+                    (both << amount >> 32) as u32
+                } else {
+                    (both >> amount) as u32
+                }
+            }),
+            _ => {}
+        }
+    }
+
+    pub(super) fn field(&mut self, op: &Op, mask: u32) {
+        match *op {
+            Op::Extract32 {
+                signed,
+                d,
+                a,
+                at,
+                count,
+            } => self.w3(d, [a, at, count], mask, |a, at, count| {
+                let wide = if signed {
+                    i64::from(a as i32) as u64
+                } else {
+                    u64::from(a)
+                };
+                extract(wide, at & 0xff, count & 0xff, signed, 32) as u32
+            }),
+            Op::Extract64 {
+                signed,
+                d,
+                a,
+                at,
+                count,
+            } => {
+                let (a, at, count) = (self.d(a), self.w(at), self.w(count));
+                self.set_d(d, mask, |lane| {
+                    extract(a[lane], at[lane] & 0xff, count[lane] & 0xff, signed, 64)
+                });
+            }
+            Op::Insert32 { d, a, b, at, count } => {
+                let (a, b, at, count) = (self.w(a), self.w(b), self.w(at), self.w(count));
+                self.set_w(d, mask, |lane| {
+                    insert(
+                        u64::from(a[lane]),
+                        u64::from(b[lane]),
+                        at[lane] & 0xff,
+                        count[lane] & 0xff,
+                    ) as u32
+                });
+            }
+            Op::Insert64 { d, a, b, at, count } => {
+                let (a, b, at, count) = (self.d(a), self.d(b), self.w(at), self.w(count));
+                self.set_d(d, mask, |lane| {
+                    insert(a[lane], b[lane], at[lane] & 0xff, count[lane] & 0xff)
+                });
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn dot(&mut self, op: &Op, mask: u32) {
+        let byte = |a: u32, index: u32, signed: bool| {
+            let byte = (a >> (index * 8)) as u8;
+            if signed {
+                i32::from(byte as i8)
+            } else {
+                i32::from(byte)
+            }
+        };
+        match *op {
+            Op::Dot4 {
+                a_signed,
+                b_signed,
+                d,
+                a,
+                b,
+                c,
+            } => self.w3(d, [a, b, c], mask, |a, b, c| {
+                let mut sum = c as i32;
+                for index in 0..4 {
+                    sum = sum.wrapping_add(byte(a, index, a_signed) * byte(b, index, b_signed));
+                }
+                sum as u32
+            }),
+            Op::Dot2 {
+                a_signed,
+                b_signed,
+                high,
+                d,
+                a,
+                b,
+                c,
+            } => self.w3(d, [a, b, c], mask, |a, b, c| {
+                let half = |index: u32| {
+                    if a_signed {
+                        short(a >> (index * 16))
+                    } else {
+                        i32::from((a >> (index * 16)) as u16)
+                    }
+                };
+                let from = if high { 2 } else { 0 };
+                let product = |index: u32| half(index).wrapping_mul(byte(b, from + index, b_signed));
+                (c as i32).wrapping_add(product(0)).wrapping_add(product(1)) as u32
+            }),
+            _ => {}
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn pack(&mut self, op: &Op, mask: u32) {
+        match *op {
+            Op::Pack16(d, low, high) => self.w2(d, low, high, mask, |low, high| low & 0xffff | high << 16),
+            Op::Unpack16(low, high, a) => {
+                let a = self.w(a);
+                if let Some(low) = low {
+                    self.set_w(low, mask, |lane| a[lane] & 0xffff);
+                }
+                if let Some(high) = high {
+                    self.set_w(high, mask, |lane| a[lane] >> 16);
+                }
+            }
+            Op::Pack32(d, low, high) => {
+                let (low, high) = (self.w(low), self.w(high));
+                self.set_d(d, mask, |lane| u64::from(low[lane]) | u64::from(high[lane]) << 32);
+            }
+            Op::Unpack32(low, high, a) => {
+                let a = self.d(a);
+                if let Some(low) = low {
+                    self.set_w(low, mask, |lane| a[lane] as u32);
+                }
+                if let Some(high) = high {
+                    self.set_w(high, mask, |lane| (a[lane] >> 32) as u32);
+                }
+            }
+            Op::Pack4x16(d, parts) => {
+                let parts = parts.map(|part| self.w(part));
+                let part = |index: usize, lane: usize| u64::from(parts[index][lane] & 0xffff) << (index * 16);
+                self.set_d(d, mask, |lane| {
+                    part(0, lane) | part(1, lane) | part(2, lane) | part(3, lane)
+                });
+            }
+            Op::Unpack4x16(parts, a) => {
+                let a = self.d(a);
+                for (index, part) in parts.iter().enumerate() {
+                    if let Some(part) = part {
+                        self.set_w(*part, mask, |lane| (a[lane] >> (index * 16)) as u32 & 0xffff);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Inactive lanes may hold anything; what they compute is thrown away.
+#[inline(always)]
+fn some(divisor: i32) -> i32 {
+    if divisor == 0 { 1 } else { divisor }
+}
+
+#[inline(always)]
+fn some64(divisor: i64) -> i64 {
+    if divisor == 0 { 1 } else { divisor }
+}
+
+#[inline(always)]
+fn high(half: Half, a: u32, b: u32) -> u32 {
+    match half {
+        Half::Low => a.wrapping_mul(b),
+        Half::HighU => (u64::from(a) * u64::from(b) >> 32) as u32,
+        Half::HighS => (i64::from(a as i32) * i64::from(b as i32) >> 32) as u32,
+    }
+}
+
+/// Place of the highest set bit, or how far it is from the top; all ones if there is none.
+fn find(value: u64, bits: u32, shift: bool) -> u32 {
+    if value == 0 {
+        return u32::MAX;
+    }
+    let place = 63 - value.leading_zeros();
+    if shift { bits - 1 - place } else { place }
+}
+
+#[inline(always)]
+fn permute(mode: PermuteMode, a: u32, b: u32, c: u32) -> u32 {
+    let both = u64::from(b) << 32 | u64::from(a);
+    let byte = |index: u32| (both >> (index % 8 * 8)) as u32 & 0xff;
+    let at = c & 3;
+    let choose = |places: [u32; 4]| {
+        byte(places[0]) | byte(places[1]) << 8 | byte(places[2]) << 16 | byte(places[3]) << 24
+    };
+    match mode {
+        PermuteMode::Index => {
+            let mut value = 0;
+            for place in 0..4 {
+                let select = c >> (place * 4);
+                let picked = byte(select & 7);
+                // The top bit of a selector copies the byte's sign over it.
+                let sign = if picked & 0x80 != 0 { 0xff } else { 0 };
+                value |= if select & 8 != 0 { sign } else { picked } << (place * 8);
+            }
+            value
+        }
+        PermuteMode::ForwardFour => choose([at, at + 1, at + 2, at + 3]),
+        PermuteMode::BackwardFour => choose([at, at + 7, at + 6, at + 5]),
+        PermuteMode::Replicate8 => choose([at; 4]),
+        PermuteMode::EdgeLeft => choose([at, at.max(1), at.max(2), 3]),
+        PermuteMode::EdgeRight => choose([0, at.min(1), at.min(2), at]),
+        PermuteMode::Replicate16 => {
+            let low = at % 2 * 2;
+            choose([low, low + 1, low, low + 1])
+        }
+    }
+}
+
+/// `count` bits from `at` on; with a sign, what lies past the field is the field's top bit (PTX's definition of bfe).
+fn extract(a: u64, at: u32, count: u32, signed: bool, bits: u32) -> u64 {
+    if count == 0 {
+        return 0;
+    }
+    let top = (at + count - 1).min(bits - 1);
+    let sign = signed && a >> top & 1 != 0;
+    let width = count.min(64);
+    let field = u64::MAX >> (64 - width);
+    let value = if at >= bits {
+        0
+    } else {
+        (a & (u64::MAX >> (64 - bits))) >> at & field
+    };
+    // Bits that the field wants from beyond the register, and all above it, are the sign.
+    let have = (bits.saturating_sub(at)).min(width);
+    let keep = if have == 0 { 0 } else { u64::MAX >> (64 - have) };
+    if sign { value | !keep } else { value & keep }
+}
+
+fn insert(a: u64, b: u64, at: u32, count: u32) -> u64 {
+    if at >= 64 || count == 0 {
+        return b;
+    }
+    let field = (u64::MAX >> (64 - count.min(64))) << at;
+    b & !field | a << at & field
+}

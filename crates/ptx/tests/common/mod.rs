@@ -1,0 +1,144 @@
+//! A small bench for kernels: memory, arguments, one launch.
+#![allow(dead_code)]
+
+use galvani_ptx::{Approximate, Arg, Counters, Fault, Launch, Memory, MmaOrder, Module, Options, run};
+
+pub const OPTIONS: Options = Options {
+    mma: MmaOrder::EmulatedF32,
+    approximate: Approximate::Refuse,
+    threads: 1,
+    steps_max: 10_000_000,
+    races: true,
+};
+
+pub struct Bench {
+    pub module: Module,
+    pub memory: Memory,
+    pub options: Options,
+    pub shared_bytes: u32,
+}
+
+pub fn fixture(name: &str) -> String {
+    let path = format!("{}/tests/fixtures/{name}.ptx", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+impl Bench {
+    pub fn new(text: &str) -> Self {
+        let module = Module::parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        Self {
+            module,
+            memory: Memory::new(1 << 28),
+            options: OPTIONS,
+            shared_bytes: 0,
+        }
+    }
+
+    pub fn fixture(name: &str) -> Self {
+        Self::new(&fixture(name))
+    }
+
+    pub fn empty(&mut self, name: &str, bytes: usize) -> u64 {
+        self.memory.alloc(name, bytes).expect("memory is large enough")
+    }
+
+    pub fn bytes(&mut self, name: &str, bytes: &[u8]) -> u64 {
+        let address = self.empty(name, bytes.len());
+        self.memory.write(address, bytes).expect("it was just made");
+        address
+    }
+
+    pub fn words(&mut self, name: &str, words: &[u32]) -> u64 {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.bytes(name, &bytes)
+    }
+
+    pub fn floats(&mut self, name: &str, values: &[f32]) -> u64 {
+        let words: Vec<u32> = values.iter().map(|value| value.to_bits()).collect();
+        self.words(name, &words)
+    }
+
+    pub fn launch(
+        &mut self,
+        kernel: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        args: &[Arg<'_>],
+    ) -> Result<Counters, Fault> {
+        let params = self
+            .module
+            .kernel(kernel)
+            .expect("the kernel exists")
+            .params(args)
+            .expect("arguments fit");
+        let launch = Launch {
+            grid,
+            block,
+            shared_bytes: self.shared_bytes,
+            params,
+        };
+        run(&self.module, kernel, &launch, &mut self.memory, &self.options)
+    }
+
+    pub fn run(&mut self, kernel: &str, grid: u32, block: u32, args: &[Arg<'_>]) -> Counters {
+        self.launch(kernel, [grid, 1, 1], [block, 1, 1], args)
+            .unwrap_or_else(|fault| panic!("{fault}"))
+    }
+
+    pub fn fault(&mut self, kernel: &str, grid: u32, block: u32, args: &[Arg<'_>]) -> Fault {
+        self.launch(kernel, [grid, 1, 1], [block, 1, 1], args)
+            .expect_err("a fault is planted")
+    }
+
+    pub fn read_words(&self, address: u64, count: usize) -> Vec<u32> {
+        let mut bytes = vec![0; count * 4];
+        self.memory
+            .read(address, &mut bytes)
+            .unwrap_or_else(|error| panic!("{error}"));
+        bytes
+            .chunks(4)
+            .map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")))
+            .collect()
+    }
+
+    pub fn read_wides(&self, address: u64, count: usize) -> Vec<u64> {
+        let words = self.read_words(address, count * 2);
+        words
+            .chunks(2)
+            .map(|two| u64::from(two[0]) | u64::from(two[1]) << 32)
+            .collect()
+    }
+
+    pub fn read_floats(&self, address: u64, count: usize) -> Vec<f32> {
+        self.read_words(address, count)
+            .into_iter()
+            .map(f32::from_bits)
+            .collect()
+    }
+}
+
+/// Reproducible random words.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 32) as u32
+    }
+
+    pub fn words(&mut self, count: usize) -> Vec<u32> {
+        (0..count).map(|_| self.next()).collect()
+    }
+
+    /// Between -1 and 1, a multiple of 2^-20.
+    pub fn unit(&mut self) -> f32 {
+        (self.next() >> 11) as f32 / (1 << 20) as f32 - 1.0
+    }
+
+    pub fn units(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.unit()).collect()
+    }
+}
