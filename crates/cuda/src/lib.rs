@@ -8,9 +8,12 @@ pub mod driver;
 pub mod error;
 pub mod kernels;
 pub mod launch;
+pub mod layout;
 pub mod ops;
 pub mod pack;
+pub mod repack;
 pub mod selftest;
+pub mod source;
 pub mod sources;
 
 pub use arch::Arch;

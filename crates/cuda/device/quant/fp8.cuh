@@ -1,0 +1,58 @@
+// FP8: e4m3 codes. One scale a tensor or a column is in the column scale; one a block of 128 k is a half beside the codes.
+//
+// A stripe: units of 8-bit cells (1024 bytes each), Fp8Block then [slot] halves. A word holds four codes so that a mask, or a
+// shift and a mask, put sign, exponent and mantissa under a half's wider exponent: value times 2^-8. Of each half, one code has
+// its sign at 15 and the rest at 13..7, the other its sign at 14 and the rest at 6..0.
+#pragma once
+#include "fragment.cuh"
+
+__device__ __forceinline__ void expand_e4m3(u32 (&pairs)[4], const u32 (&words)[2]) {
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    pairs[2 * i] = words[i] & 0xBF80BF80u;
+    pairs[2 * i + 1] = ((words[i] << 7) & 0x3F803F80u) | ((words[i] << 1) & 0x80008000u);
+  }
+}
+
+struct Fp8 {
+  static constexpr int kPiece = 64;
+  static constexpr int kUnits = 2;
+  struct Head {};
+  typedef CellWords<8> Codes;
+
+  __device__ static __forceinline__ Head head(const u8*, int, int) { return {}; }
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
+    return load_cells<8>(tile + (size_t)piece * 2048 + 1024 * unit, lane);
+  }
+  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head&, int, int) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) expand_e4m3(w[i], codes.w[i]);
+  }
+};
+
+struct Fp8Block {
+  static constexpr int kPiece = 64;
+  static constexpr int kUnits = 2;
+  static constexpr int kStripeBytes = 4160;
+  struct Head { u32 scales[kLaneColumns]; };
+  typedef CellWords<8> Codes;
+
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
+    Head h;
+    const u8* side = tile + (size_t)(piece >> 1) * kStripeBytes + 4096 + 2 * lane_slot(lane);
+#pragma unroll
+    for (int c = 0; c < kLaneColumns; c++) h.scales[c] = twice(load_stream<u16>(side + 2 * kSlotStep * c));
+    return h;
+  }
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
+    return load_cells<8>(tile + (size_t)(piece >> 1) * kStripeBytes + (piece & 1) * 2048 + 1024 * unit, lane);
+  }
+  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int, int) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      expand_e4m3(w[i], codes.w[i]);
+#pragma unroll
+      for (int j = 0; j < 4; j++) w[i][j] = mul2(w[i][j], head.scales[cell_column(i)]);
+    }
+  }
+};

@@ -1,0 +1,35 @@
+// MXFP4: e2m1 codes, a power of two for each 32.
+//
+// A piece, 64 k: two units of 4-bit cells (1024 bytes), then [slot][2] bytes. A word's codes lie as in NVFP4. A scale byte is the
+// exponent of a half, so that a shift by ten makes a half of it: 2^(byte - 15), the column's largest at 30, zero for what is
+// more than 2^29 times smaller. Weights come out as value * 2^(1 - largest exponent); the column scale takes that back.
+#pragma once
+#include "nvfp4.cuh"
+
+struct Mxfp4 {
+  static constexpr int kPiece = 64;
+  static constexpr int kUnits = 2;
+  static constexpr int kPieceBytes = 1088;
+  struct Head { u32 scales[kLaneColumns]; };
+  typedef CellWords<4> Codes;
+
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
+    const u8* scales = tile + (size_t)piece * kPieceBytes + 1024 + 2 * lane_slot(lane);
+    Head h;
+#pragma unroll
+    for (int c = 0; c < kLaneColumns; c++) h.scales[c] = load_stream<u16>(scales + 2 * kSlotStep * c);
+    return h;
+  }
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
+    return load_cells<4>(tile + (size_t)piece * kPieceBytes + 512 * unit, lane);
+  }
+  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int unit, int) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const u32 scale = __byte_perm(head.scales[cell_column(i)], 0, 0x4040 + 0x0101 * unit) << 10;
+      expand_e2m1(w[i], codes.w[i][0]);
+#pragma unroll
+      for (int j = 0; j < 4; j++) w[i][j] = mul2(w[i][j], scale);
+    }
+  }
+};
