@@ -2,27 +2,21 @@
 //! `GALVANI_NVDISASM=PATH` names nvdisasm (NVIDIA ships it in the PyPI package triton, among others).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use galvani_cuda::pack::cubin;
+use galvani_cuda::pack::file::{Kind, Pack};
 use galvani_cuda::pack::nvrtc::Compiler;
 use galvani_cuda::pack::sass::{self, Class, Width};
-use galvani_cuda::pack::{build, cubin};
-use galvani_cuda::{Arch, KernelRow, rows};
+use galvani_cuda::{Arch, KernelRow};
 
-/// The compiler and nvdisasm, or a word on what is skipped.
-fn tools(test: &str) -> Option<(Compiler, PathBuf)> {
-    let Some(tool) = std::env::var_os("GALVANI_NVDISASM") else {
+fn nvdisasm(test: &str) -> Option<PathBuf> {
+    let tool = std::env::var_os("GALVANI_NVDISASM");
+    if tool.is_none() {
         println!("skipped: {test}: GALVANI_NVDISASM names no nvdisasm");
-        return None;
-    };
-    match Compiler::find() {
-        Ok(compiler) => Some((compiler, PathBuf::from(tool))),
-        Err(error) => {
-            println!("skipped: {test}: {error}");
-            None
-        }
     }
+    tool.map(PathBuf::from)
 }
 
 /// nvdisasm's name of an instruction, as our class.
@@ -133,23 +127,27 @@ fn check(tool: &PathBuf, symbol: &str, arch: Arch, bytes: &[u8], seen: &mut BTre
     assert_eq!(listing.loops.is_empty(), backward.is_empty(), "{symbol} {arch}");
 }
 
+/// All of a pack: `GALVANI_PACK=PATH` names one, as `cargo xtask kernels` makes it.
 #[test]
-fn every_row_as_nvdisasm_reads_it() {
-    let Some((compiler, tool)) = tools("rows against nvdisasm") else {
+fn a_pack_as_nvdisasm_reads_it() {
+    let name = "pack against nvdisasm";
+    let (Some(path), Some(tool)) = (std::env::var_os("GALVANI_PACK"), nvdisasm(name)) else {
+        println!("skipped: {name}: GALVANI_PACK names no pack, or there is no nvdisasm");
         return;
     };
-    let rows = rows();
-    let archs: Vec<Arch> = Arch::ALL.into_iter().filter(|arch| !arch.is_ptx()).collect();
-    let jobs = build::wanted(&rows, &archs, "");
-    let Ok((blobs, _)) = build::build(&compiler, &jobs, &|_, _, _| None) else {
-        panic!("a row does not compile");
-    };
-    assert_eq!(blobs.len(), jobs.len());
+    let pack = Pack::read(Path::new(&path)).unwrap();
     let mut seen = BTreeMap::new();
-    for blob in &blobs {
-        check(&tool, &blob.symbol, blob.arch, &blob.bytes, &mut seen);
+    let cubins: Vec<_> = pack
+        .manifest
+        .blobs
+        .iter()
+        .filter(|entry| entry.kind == Kind::Cubin)
+        .collect();
+    assert!(!cubins.is_empty());
+    for entry in &cubins {
+        check(&tool, &entry.symbol, entry.arch, pack.code(entry), &mut seen);
     }
-    println!("{} cubins, {seen:?}", blobs.len());
+    println!("{} cubins, {seen:?}", cubins.len());
 }
 
 /// A kernel that has one of everything, spills included.
@@ -169,8 +167,12 @@ fn everything() -> KernelRow {
 
 #[test]
 fn every_class_as_nvdisasm_reads_it() {
-    let Some((compiler, tool)) = tools("classes against nvdisasm") else {
+    let Some(tool) = nvdisasm("classes against nvdisasm") else {
         return;
+    };
+    let compiler = match Compiler::find() {
+        Ok(compiler) => compiler,
+        Err(error) => return println!("skipped: classes against nvdisasm: {error}"),
     };
     let mut seen = BTreeMap::new();
     for arch in Arch::ALL.into_iter().filter(|arch| !arch.is_ptx()) {

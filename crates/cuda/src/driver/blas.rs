@@ -52,7 +52,7 @@ impl Output {
     }
 }
 
-/// `output[m, n] = activations[m, k] * weights[n, k]^T`, all row-major and dense.
+/// `output[m, n] = activations[m, k] * weights[n, k]^T`, all row-major; the output is dense.
 #[derive(Clone, Copy, Debug)]
 pub struct Product {
     /// Rows of activations.
@@ -61,10 +61,14 @@ pub struct Product {
     pub n: u32,
     /// Columns of both.
     pub k: u32,
-    /// f16 // [m, k]
+    /// f16 // [m, activation_stride]
     pub activations: DeviceBuffer,
-    /// f16 // [n, k]
+    /// In halves: at least k.
+    pub activation_stride: u32,
+    /// f16 // [n, weight_stride]
     pub weights: DeviceBuffer,
+    /// In halves: at least k.
+    pub weight_stride: u32,
     /// [m, n]
     pub output: DeviceBuffer,
     /// The type of `output`.
@@ -182,11 +186,20 @@ impl Blas {
     /// A buffer is too small, or cuBLAS's own.
     pub fn product(&self, product: &Product) -> Result<(), CudaError> {
         let Product { m, n, k, .. } = *product;
-        let size =
-            |rows: u32, columns: u32, bytes: usize| (rows as usize * columns as usize).saturating_mul(bytes);
-        product.activations.range(0, size(m, k, 2))?;
-        product.weights.range(0, size(n, k, 2))?;
-        product.output.range(0, size(m, n, product.store.bytes()))?;
+        let strides = [product.activation_stride, product.weight_stride];
+        if strides.iter().any(|stride| *stride < k) {
+            return Err(CudaError::Blas {
+                call: "cublasGemmEx",
+                reason: format!("strides {strides:?}, allowed: k, {k}, and more"),
+            });
+        }
+        let size = |rows: u32, stride: u32, columns: u32, bytes: usize| {
+            let before = (rows as usize).saturating_sub(1) * stride as usize;
+            (before + columns as usize).saturating_mul(bytes)
+        };
+        product.activations.range(0, size(m, strides[0], k, 2))?;
+        product.weights.range(0, size(n, strides[1], k, 2))?;
+        product.output.range(0, size(m, n, n, product.store.bytes()))?;
         let number = |value: u32| {
             c_int::try_from(value)
                 .ok()
@@ -197,6 +210,7 @@ impl Blas {
                 })
         };
         let (m, n, k) = (number(m)?, number(n)?, number(k)?);
+        let (activation_stride, weight_stride) = (number(strides[0])?, number(strides[1])?);
         let stored = match product.store {
             Output::F16 => TYPE_F16,
             Output::F32 => TYPE_F32,
@@ -217,10 +231,10 @@ impl Blas {
                 (&raw const one).cast(),
                 pointer(&product.weights),
                 TYPE_F16,
-                k,
+                weight_stride,
                 pointer(&product.activations),
                 TYPE_F16,
-                k,
+                activation_stride,
                 (&raw const zero).cast(),
                 pointer(&product.output),
                 stored,

@@ -173,7 +173,9 @@ fn product(gpu: &mut Gpu) -> Result<(), CudaError> {
             n,
             k,
             activations,
+            activation_stride: k,
             weights,
+            weight_stride: k,
             output,
             store,
         };

@@ -25,26 +25,10 @@ pub fn hex(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// Everything that a row's code follows from: the compiler, its options, the macros, the source and all that it
-/// includes, ours and CUDA's.
-pub fn row(row: &KernelRow, arch: Arch, compiler: &str, options: &[String], include: &Path) -> String {
-    let mut digest = Sha256::new();
-    let mut field = |name: &str, text: &str| {
-        // Lengths keep one field's end from passing for the next one's start.
-        digest.update((name.len() as u64).to_le_bytes());
-        digest.update(name);
-        digest.update((text.len() as u64).to_le_bytes());
-        digest.update(text);
-    };
-    field("compiler", compiler);
-    field("arch", arch.name());
-    for option in options {
-        field("option", option);
-    }
-    for (name, value) in row.macros() {
-        field(name, &value);
-    }
-    let mut waiting = vec![row.source.to_owned()];
+/// A source of ours and all that it includes, ours and CUDA's.
+pub fn source(name: &str, include: &Path) -> String {
+    let mut fields = Fields::default();
+    let mut waiting = vec![name.to_owned()];
     let mut seen = Vec::new();
     while let Some(name) = waiting.pop() {
         if seen.contains(&name) {
@@ -53,17 +37,49 @@ pub fn row(row: &KernelRow, arch: Arch, compiler: &str, options: &[String], incl
         let read = || std::fs::read_to_string(include.join(&name)).ok();
         // A name that neither has is the compiler's own, or in a branch that it never reads.
         let text = sources::find(&name).map(str::to_owned).or_else(read);
-        field(&name, text.as_deref().unwrap_or("absent"));
+        fields.add(&name, text.as_deref().unwrap_or("absent"));
         let included = sources::includes(text.as_deref().unwrap_or_default()).into_iter();
         waiting
             .extend(included.map(|found| sources::resolve(&name, found).unwrap_or_else(|| found.to_owned())));
         seen.push(name);
     }
-    digest
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    fields.hex()
+}
+
+/// Everything that a row's code follows from: the compiler, its options, the macros, and `source`'s hash.
+pub fn row(row: &KernelRow, arch: Arch, compiler: &str, options: &[String], source: &str) -> String {
+    let mut fields = Fields::default();
+    fields.add("compiler", compiler);
+    fields.add("arch", arch.name());
+    for option in options {
+        fields.add("option", option);
+    }
+    for (name, value) in row.macros() {
+        fields.add(name, &value);
+    }
+    fields.add(row.source, source);
+    fields.hex()
+}
+
+#[derive(Default)]
+struct Fields(Sha256);
+
+impl Fields {
+    /// Lengths keep one field's end from passing for the next one's start.
+    fn add(&mut self, name: &str, text: &str) {
+        for part in [name, text] {
+            self.0.update((part.len() as u64).to_le_bytes());
+            self.0.update(part);
+        }
+    }
+
+    fn hex(self) -> String {
+        self.0
+            .finalize()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
 }
 
 #[cfg(test)]
@@ -78,14 +94,15 @@ mod tests {
         std::fs::write(include.join("cuda_fp16.h"), "#include \"cuda_fp16.hpp\"").unwrap();
         let base = selftest::rows().remove(0);
         let options = ["--std=c++17".to_owned()];
-        let of = |row_: &KernelRow, arch, compiler| row(row_, arch, compiler, &options, include);
+        let of =
+            |of: &KernelRow, arch, compiler| row(of, arch, compiler, &options, &source(of.source, include));
         let first = of(&base, Arch::Sm70, "V12.9.86");
         assert_eq!(first, of(&base, Arch::Sm70, "V12.9.86"), "stable");
         let mut all = vec![
             first,
             of(&base, Arch::Sm75, "V12.9.86"),
             of(&base, Arch::Sm70, "V12.9.41"),
-            row(&base, Arch::Sm70, "V12.9.86", &[], include),
+            row(&base, Arch::Sm70, "V12.9.86", &[], &source(base.source, include)),
         ];
         let mut changed = base.clone();
         changed.min_blocks += 1;

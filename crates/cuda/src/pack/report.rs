@@ -62,7 +62,7 @@ pub fn command(arguments: &[String]) -> Result<(), String> {
             .iter()
             .any(|(wanted, of)| wanted.symbol == row.symbol && of == arch)
     });
-    blobs.extend(others.filter_map(|(row, arch)| build::kept(&compiler, row, arch, &known)));
+    blobs.extend(build::kept(&compiler, &others.collect::<Vec<_>>(), &known));
     let pack = Pack::new(&compiler.version, &rows, &blobs).map_err(|error| error.to_string())?;
     pack.write(&options.out).map_err(|error| error.to_string())?;
     println!(
