@@ -4,6 +4,7 @@
 //! side, and gives [`Counters`] or the first [`Fault`]. Arithmetic is the hardware's bit for bit; what PTX leaves open
 //! (approximate functions, clocks) is refused rather than guessed.
 
+mod ast;
 mod banks;
 mod counters;
 mod decode;
@@ -17,6 +18,7 @@ mod lanes;
 mod lex;
 mod memory;
 mod module;
+mod operators;
 mod rounding;
 mod shared;
 mod syntax;

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::PtxError;
+use crate::ast::{Init, Routine, Unit, Variable};
 use crate::decode::{self, Outer};
 use crate::ir::{Formal, Function, Preset};
 use crate::memory::Memory;
-use crate::syntax::{Init, Routine, Unit, Variable};
 use crate::types::Space;
 
 /// Shared memory of one block on Volta.

@@ -1,11 +1,12 @@
 //! Loads, stores, atomics and fences.
 
 use super::move_ops::SPACES;
-use super::{Decoded, Decoder, Ins, Symbol, moved};
+use super::names::moved;
+use super::{Decoded, Decoder, Ins, Symbol};
 use crate::PtxError;
+use crate::ast::Operand;
 use crate::counters::Pipe;
 use crate::ir::{Access, Addr, AtomOp, Atomic, Op, Preset, Slot};
-use crate::syntax::Operand;
 use crate::types::{Space, Ty};
 
 /// Orders, scopes and cache hints: memory here is one, coherent and in order.

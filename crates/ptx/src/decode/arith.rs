@@ -2,9 +2,9 @@
 
 use super::{Decoded, Decoder, Ins};
 use crate::PtxError;
+use crate::ast::Operand;
 use crate::counters::Pipe;
 use crate::ir::{Bin, Count, FBin, Half, Op, PermuteMode, R, Shift, Slot, Un};
-use crate::syntax::Operand;
 use crate::types::Ty;
 
 const HALVES: [(&str, bool); 2] = [("lo", false), ("hi", true)];

@@ -2,9 +2,9 @@
 
 use super::{Decoded, Decoder, Ins, Pending, Symbol};
 use crate::PtxError;
+use crate::ast::Operand;
 use crate::counters::Pipe;
 use crate::ir::{Barrier, Call, Formal, Mma, Op, R, Reduce, Shuffle, ShuffleMode, Slot, VoteMode};
-use crate::syntax::Operand;
 use crate::types::Ty;
 
 const TABLE_TARGETS_MAX: u64 = 4096;

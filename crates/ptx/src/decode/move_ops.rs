@@ -2,11 +2,11 @@
 
 use super::{Decoded, Decoder, Ins};
 use crate::PtxError;
+use crate::ast::Operand;
 use crate::counters::Pipe;
 use crate::exec::windows;
 use crate::ir::{Bin, Cmp, Compare, CompareOut, Finish, Logic, Op, Preset, R, SetAs, Slot};
 use crate::rounding::Round;
-use crate::syntax::Operand;
 use crate::types::{Space, Ty};
 
 pub(super) const LOGIC: [(&str, Logic); 3] = [("and", Logic::And), ("or", Logic::Or), ("xor", Logic::Xor)];

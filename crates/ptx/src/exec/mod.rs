@@ -3,6 +3,7 @@
 mod access;
 mod alu;
 mod atomic;
+mod bits;
 mod block;
 mod collective;
 mod convert;

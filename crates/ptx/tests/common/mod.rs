@@ -142,3 +142,49 @@ impl Random {
         (0..count).map(|_| self.unit()).collect()
     }
 }
+
+/// A half's value by IEEE 754's definition.
+pub fn half_value(half: u32) -> f64 {
+    let (exponent, fraction) = ((half >> 10 & 31) as i32, f64::from(half & 0x3ff));
+    let size = match exponent {
+        0 => fraction * 2_f64.powi(-24),
+        31 if fraction == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        _ => (1024.0 + fraction) * 2_f64.powi(exponent - 25),
+    };
+    if half & 0x8000 != 0 { -size } else { size }
+}
+
+/// The nearest half of a value, ties to even, by counting units.
+pub fn nearest_half(value: f64) -> u32 {
+    if value.is_nan() {
+        return 0x7fff;
+    }
+    let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
+    let size = value.abs();
+    if size >= 65520.0 {
+        return sign | 0x7c00;
+    }
+    let mut exponent = 0;
+    while exponent < 29 && size >= 2_f64.powi(exponent - 13) {
+        exponent += 1;
+    }
+    let unit = 2_f64.powi(exponent - 24);
+    let units = (size / unit).round_ties_even() as u32;
+    // A count of 2048 units is the next exponent's first: the sum carries.
+    if exponent == 0 { sign | units } else { sign | ((exponent as u32) << 10) + units }
+}
+
+/// Random halves: any bits, or (`small`) values of like size, so that f64 holds sums of their products exactly.
+pub fn halves(random: &mut Random, count: usize, small: bool) -> Vec<u32> {
+    (0..count)
+        .map(|_| {
+            let bits = random.next() & 0xffff;
+            if small { bits & 0x83ff | (10 + (random.next() >> 20) % 10) << 10 } else { bits }
+        })
+        .collect()
+}
+
+pub fn pairs(halves: &[u32]) -> Vec<u32> {
+    halves.chunks(2).map(|pair| pair[0] | pair[1] << 16).collect()
+}
