@@ -1,6 +1,6 @@
 //! Chat templates: any source parses and renders within its limits, or gives words.
 
-use galvani_text::{ChatInput, ChatTemplate};
+use galvani_text::{ChatInput, ChatTemplate, TextError};
 use serde_json::{Map, json};
 
 use super::{Target, fixtures, tiny_tokenizer};
@@ -13,6 +13,22 @@ pub const TARGET: Target = Target {
         let mut seeds = fixtures("", ".jinja");
         seeds.push(b"{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m['content'] | trim }}<|im_end|>{% endfor %}".to_vec());
         seeds.push(b"{%- if tools %}{{ tools | tojson(indent=2) }}{% endif %}{% set ns = namespace(x=0) %}{% macro f(a) %}{{ a }}{% endmacro %}{{ f(messages[0].content) }}{{ raise_exception('no') }}".to_vec());
+        // Each is one mutation from growing without end in its own way.
+        for step in [
+            "x.t + x.t",
+            "[x.t, x.t]",
+            "x.t * 2",
+            "x.t ~ x.t",
+            "{'a': x.t}",
+            "x.t | batch(1)",
+            "'%s' % x.t",
+            "x",
+        ] {
+            let source = format!(
+                "{{% set x = namespace(t=[0], u='ab') %}}{{% for i in range(50) %}}{{% set x.t = {step} %}}{{% if x.t == x.u or x.t in [x.u] or 0 < x.u < x.t %}}{{{{ x.t[0] }}}}{{% endif %}}{{% endfor %}}{{{{ x.t | length }}}}"
+            );
+            seeds.push(source.into_bytes());
+        }
         seeds
     },
     dictionary: &[
@@ -27,6 +43,16 @@ pub const TARGET: Target = Target {
         b" }}",
         b"| tojson",
         b"| join",
+        b"| unique",
+        b"| map('upper')",
+        b"| sort",
+        b"x.t + x.t",
+        b"[x.t, x.t]",
+        b"{x.t: x.u}",
+        b"x.t == x.u",
+        b"x.u.join(x.t)",
+        b"'%r %5.2f' % (x.t, 1)",
+        b"range(100000)",
         b"{% set x = x ~ x %}",
         b"loop.index0",
         b"strftime_now('%Y')",
@@ -60,11 +86,11 @@ fn run(input: &[u8]) -> String {
         });
         match result {
             Ok(prompt) => {
-                let ids = tiny_tokenizer().encode_prompt(&prompt);
-                said.push_str(if ids.is_ok() {
-                    ", renders"
-                } else {
-                    ", renders text without tokens"
+                let ids = tiny_tokenizer().encode_prompt_up_to(&prompt, 8192);
+                said.push_str(match ids {
+                    Ok(_) => ", renders",
+                    Err(TextError::TooLong { .. }) => ", renders too much",
+                    Err(_) => ", renders text without tokens",
                 });
             }
             Err(error) => said.push_str(&error.to_string()),

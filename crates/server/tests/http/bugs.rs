@@ -232,6 +232,61 @@ async fn p11_a_client_that_goes_away() {
     }
 }
 
+/// P11: a request sent right after a client went away is not slower by more than 20 % than one sent to an idle server.
+/// Both kinds take turns, medians are compared, and noise gets three tries: what is slow is slow in all.
+#[tokio::test]
+async fn p11_the_next_request_is_not_slower() {
+    const PAIRS: usize = 15;
+    let client = Setup::script(|_| Scripted::Token(5))
+        .slow(Duration::from_micros(400))
+        .engine(|e| {
+            e.context_max = 4096;
+            e.page_count = 600;
+            e.step_tokens_max = 16;
+        })
+        .start();
+    let ask = |prompt: usize, salt: usize, tokens: usize, stream: bool| {
+        let prompt: Vec<usize> = (0..prompt).map(|i| (i + 3 * salt) % 400).collect();
+        let fields = json!({"prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "stream": stream, "temperature": 0});
+        post("/v1/completions", fields.to_string())
+    };
+    let timed = async |salt: usize| {
+        let start = Instant::now();
+        let reply = client.send(ask(8, salt, 40, false)).await;
+        assert_eq!(reply.status, 200);
+        start.elapsed()
+    };
+    let median = |mut times: Vec<Duration>| {
+        times.sort_unstable();
+        times[PAIRS / 2]
+    };
+    let mut ratios = Vec::new();
+    for attempt in 0..3 {
+        let (mut idle, mut after) = (Vec::new(), Vec::new());
+        for pair in 0..PAIRS {
+            let salt = attempt * PAIRS + pair;
+            client.idle().await;
+            idle.push(timed(salt).await);
+            // By turns in the middle of an answer and in the middle of a prefill of 200 steps.
+            let prompt = if pair % 2 == 0 { 8 } else { 3200 };
+            let response = client
+                .router
+                .clone()
+                .oneshot(ask(prompt, salt, 100_000, true))
+                .await;
+            let mut body = response.expect("infallible").into_body();
+            let _ = tokio::time::timeout(Duration::from_millis(3), body.frame()).await;
+            drop(body);
+            after.push(timed(salt).await);
+        }
+        ratios.push(median(after).as_secs_f64() / median(idle).as_secs_f64());
+        if ratios.iter().any(|ratio| *ratio < 1.2) {
+            return;
+        }
+    }
+    panic!("times slower after a client left: {ratios:.2?}");
+}
+
 #[tokio::test]
 async fn p12_usage_only_when_asked() {
     let client = Setup::text("one two").start();
