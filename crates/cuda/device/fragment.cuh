@@ -89,12 +89,12 @@ __device__ __forceinline__ void mma_unit(float (&acc)[8], const unsigned (&w)[4]
 
 #endif
 
-// The bytes of a lane's four cells in one plane of B bits a code: `plane` is the unit's first byte of that plane.
+// The bytes of a lane's four cells in one plane of B bits a code, B = 4, 8 or 16: `plane` is the unit's first byte of that plane.
 // Planes up to 4 bits: [slot][octet][B bytes]. Wider ones: [16-byte chunk][slot][16 bytes], so that every load of a warp is
 // one run of 512 bytes.
 template <int B>
 struct CellWords {
-  static constexpr int kWords = B >= 4 ? B / 4 : 1;  // 32-bit words a cell (narrow cells are widened into one)
+  static constexpr int kWords = B / 4;  // 32-bit words a cell
   unsigned w[4][kWords];
 };
 
@@ -120,22 +120,11 @@ __device__ __forceinline__ CellWords<B> load_cells(const unsigned char* plane, i
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     const unsigned char* p = first + i * cell_step<B>();
-    if constexpr (B == 1) out.w[i][0] = load_stream<unsigned char>(p);
-    if constexpr (B == 2) out.w[i][0] = load_stream<unsigned short>(p);
     if constexpr (B == 4) out.w[i][0] = load_stream<unsigned>(p);
     if constexpr (B == 8) { const uint2 v = load_stream<uint2>(p); out.w[i][0] = v.x; out.w[i][1] = v.y; }
     if constexpr (B == 16) { const uint4 v = load_stream<uint4>(p); out.w[i][0] = v.x; out.w[i][1] = v.y; out.w[i][2] = v.z; out.w[i][3] = v.w; }
   }
 #else
-  if constexpr (B == 1) {
-    const unsigned v = load_stream<unsigned>(plane + lane * 4);
-#pragma unroll
-    for (int i = 0; i < 4; i++) out.w[i][0] = (v >> (8 * i)) & 0xFFu;
-  }
-  if constexpr (B == 2) {
-    const uint2 v = load_stream<uint2>(plane + lane * 8);
-    out.w[0][0] = v.x & 0xFFFFu; out.w[1][0] = v.x >> 16; out.w[2][0] = v.y & 0xFFFFu; out.w[3][0] = v.y >> 16;
-  }
   if constexpr (B == 4) {
     const uint4 v = load_stream<uint4>(plane + lane * 16);
     out.w[0][0] = v.x; out.w[1][0] = v.y; out.w[2][0] = v.z; out.w[3][0] = v.w;
@@ -156,4 +145,49 @@ __device__ __forceinline__ CellWords<B> load_cells(const unsigned char* plane, i
   }
 #endif
   return out;
+}
+
+// The same for planes of one or two bits. On Volta a word has several cells; they are taken apart by `spread`.
+template <int B>
+struct NarrowCells {
+#if __CUDA_ARCH__ >= 750
+  unsigned w[4];
+#else
+  unsigned w[B];
+#endif
+};
+
+template <int B>
+__device__ __forceinline__ NarrowCells<B> load_narrow_cells(const unsigned char* plane, int lane) {
+  NarrowCells<B> out;
+#if __CUDA_ARCH__ >= 750
+  const unsigned char* first = plane + cell_offset<B>(lane);
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    if constexpr (B == 1) out.w[i] = load_stream<unsigned char>(first + i * cell_step<B>());
+    else out.w[i] = load_stream<unsigned short>(first + i * cell_step<B>());
+  }
+#else
+  if constexpr (B == 1) out.w[0] = load_stream<unsigned>(plane + lane * 4);
+  else { const uint2 v = load_stream<uint2>(plane + lane * 8); out.w[0] = v.x; out.w[1] = v.y; }
+#endif
+  return out;
+}
+
+// A cell of two bits a code: its first byte (the lower codes of the pairs) twice in the lower half, its second in the upper one.
+__device__ __forceinline__ unsigned spread(const NarrowCells<2>& cells, int i) {
+#if __CUDA_ARCH__ >= 750
+  return __byte_perm(cells.w[i], 0, 0x1100);
+#else
+  return __byte_perm(cells.w[i >> 1], 0, i & 1 ? 0x3322 : 0x1100);
+#endif
+}
+// A cell of one bit a code: its byte twice in the lower half (lower codes at even bits), and in the upper half one bit further
+// down (upper codes at even bits).
+__device__ __forceinline__ unsigned spread(const NarrowCells<1>& cells, int i) {
+#if __CUDA_ARCH__ >= 750
+  return __byte_perm(cells.w[i], cells.w[i] >> 1, 0x4400);
+#else
+  return __byte_perm(cells.w[0], cells.w[0] >> 1, 0x4400 + 0x1111 * i);
+#endif
 }

@@ -196,39 +196,39 @@ pub const FORMATS: [FormatRow; 24] = {
         ),
         row(F::Mxfp4, ["mxfp4", "Mxfp4", FP4], [64, 64, 32], &[4], &[2]),
         row(F::Iq4Nl, ["iq4_nl", "Iq4Nl", IQ4], [64, 64, 32], &[4], &[4]),
-        row(F::Iq4Xs, ["iq4_xs", "Iq4Xs", IQ4], [256, 128, 256], &[4], &[8]),
+        row(F::Iq4Xs, ["iq4_xs", "Iq4Xs", IQ4], [256, 64, 256], &[4], &[8]),
         row(
             F::Q2K,
             ["q2_k", "Q2K", "quant/q2_k.cuh"],
-            [256, 128, 256],
+            [256, 64, 256],
             &[2],
             &[16, 4],
         ),
         row(
             F::Q3K,
             ["q3_k", "Q3K", "quant/q3_k.cuh"],
-            [256, 128, 256],
+            [256, 64, 256],
             &[2, 1],
             &[4, 4, 4, 2],
         ),
         row(
             F::Q4K,
             ["q4_k", "Q4K", "quant/q4_k.cuh"],
-            [256, 128, 256],
+            [256, 64, 256],
             &[4],
             &[16],
         ),
         row(
             F::Q5K,
             ["q5_k", "Q5K", "quant/q5_k.cuh"],
-            [256, 128, 256],
+            [256, 64, 256],
             &[4, 1],
             &[16],
         ),
         row(
             F::Q6K,
             ["q6_k", "Q6K", "quant/q6_k.cuh"],
-            [256, 128, 256],
+            [256, 64, 256],
             &[4, 2],
             &[16, 2],
         ),
@@ -379,16 +379,16 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::sources;
 
     #[test]
     fn rows_are_whole() {
         for (index, row) in FORMATS.iter().enumerate() {
             let name = row.name;
             assert_eq!(row.format as usize, index, "{name}");
-            assert!(
-                row.stripe.is_multiple_of(row.piece) && [64, 128].contains(&row.piece),
-                "{name}"
-            );
+            let header = sources::find(row.header).expect("headers are embedded");
+            assert!(header.contains(row.type_name), "{name}");
+            assert!(row.stripe.is_multiple_of(row.piece) && row.piece == 64, "{name}");
             assert!(row.k_multiple <= row.stripe, "{name}");
             assert!(row.stripe_bytes().is_multiple_of(32), "{name}");
             for side in 0..row.sides.len() {

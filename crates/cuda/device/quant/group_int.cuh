@@ -6,22 +6,7 @@
 // the middle (8, 128), its product with the scale is exact; others are taken off first, exactly.
 // Four bits: pair j at bits 4 j of each half. Eight bits: a pair in the low bytes of a word's halves, the next in the high ones.
 #pragma once
-#include "fragment.cuh"
-
-// -2^-17 and -2^-21, halves twice: the middles 128 and 8 in steps of 2^-24; 2^-4.
-constexpr u32 kMinus2Pow17 = 0x80808080u, kMinus2Pow21 = 0x80088008u, k2PowMinus4 = 0x2C002C00u;
-constexpr u32 kSigns = 0x80008000u;
-
-// byte b of each word in the low byte of both halves: 0x00bb00bb
-__device__ __forceinline__ u32 byte_twice(u32 word, int b) { return __byte_perm(word, 0, 0x4040 + 0x0101 * b); }
-
-// Eight bytes of a cell less 128, times the scale (twice).
-__device__ __forceinline__ void expand_bytes(u32 (&pairs)[4], u32 first, u32 second, u32 scale, u32 middle) {
-  pairs[0] = fma2(first & 0x00FF00FFu, scale, middle);
-  pairs[1] = fma2(__byte_perm(first, 0, 0x4341), scale, middle);
-  pairs[2] = fma2(second & 0x00FF00FFu, scale, middle);
-  pairs[3] = fma2(__byte_perm(second, 0, 0x4341), scale, middle);
-}
+#include "integer.cuh"
 
 template <int BITS, int GROUP, bool ZERO>
 struct GroupInt {
@@ -65,32 +50,13 @@ struct GroupInt {
       const int c = cell_column(i);
       const u32 scale = __byte_perm(head.scales[c], 0, group ? 0x3232 : 0x1010);
       const u32 zero = ZERO ? byte_twice(head.zeros[c], group) : 0;
-      if constexpr (BITS == 4) expand_nibbles(w[i], codes.w[i][0], scale, zero);
+      if constexpr (BITS == 4 && ZERO) expand_nibbles_less(w[i], codes.w[i][0], scale, zero);
+      else if constexpr (BITS == 4) expand_nibbles(w[i], codes.w[i][0], scale, mul2(scale, kMinus2Pow21));
       else if constexpr (ZERO) {
         expand_bytes(w[i], codes.w[i][0], codes.w[i][1], 0x3C003C00u, zero | kSigns);
 #pragma unroll
         for (int j = 0; j < 4; j++) w[i][j] = mul2(w[i][j], scale);
       } else expand_bytes(w[i], codes.w[i][0], codes.w[i][1], scale, mul2(scale, kMinus2Pow17));
-    }
-  }
-  __device__ static __forceinline__ void expand_nibbles(u32 (&pairs)[4], u32 word, u32 scale, u32 zero) {
-    const u32 scale_up = mul2(scale, k2PowMinus4);
-    const u32 low[2] = {word & 0x000F000Fu, (word >> 8) & 0x000F000Fu};
-    const u32 up[2] = {word & 0x00F000F0u, (word >> 8) & 0x00F000F0u};
-    if constexpr (ZERO) {
-      const u32 minus = zero | kSigns, minus_up = (zero << 4) | kSigns;  // a zero point is 16 at most
-#pragma unroll
-      for (int j = 0; j < 2; j++) {
-        pairs[2 * j] = mul2(add2(low[j], minus), scale);
-        pairs[2 * j + 1] = mul2(add2(up[j], minus_up), scale_up);
-      }
-    } else {
-      const u32 middle = mul2(scale, kMinus2Pow21);
-#pragma unroll
-      for (int j = 0; j < 2; j++) {
-        pairs[2 * j] = fma2(low[j], scale, middle);
-        pairs[2 * j + 1] = fma2(up[j], scale_up, middle);
-      }
     }
   }
 };

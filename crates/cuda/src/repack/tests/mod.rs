@@ -5,43 +5,13 @@ use galvani_weights::quant::dequantize;
 
 use super::*;
 use crate::source::{Codes, Fp8Scale, Group, IntBits, Source};
+use samples::{Random, blocks, e4m3};
+
+mod device;
+mod interpreter;
+mod samples;
 
 const ROWS: [usize; 6] = [1, 31, 32, 33, 64, 100];
-
-/// xorshift: enough for bits that look like any.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-    fn byte(&mut self) -> u8 {
-        (self.next() >> 24) as u8
-    }
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.byte()).collect()
-    }
-    /// 2^-9 .. 2^-5, of either sign.
-    fn scale(&mut self) -> f32 {
-        let mantissa = 1.0 + (self.next() >> 41) as f32 / (1 << 23) as f32;
-        let magnitude = mantissa * 2f32.powi(-9 + i32::from(self.byte() % 4));
-        if self.byte() & 1 == 1 {
-            -magnitude
-        } else {
-            magnitude
-        }
-    }
-    /// The same, as many bits as a half has.
-    fn half(&mut self) -> f32 {
-        half::round(f64::from(self.scale())) as f32
-    }
-    fn many(&mut self, count: usize, next: fn(&mut Self) -> f32) -> Vec<f32> {
-        (0..count).map(|_| next(self)).collect()
-    }
-}
 
 /// Differences that the module's table allows: `ulps` 2^-11 of what is added up to the weight, and `terms` roundings at 2^-25
 /// of the column scale.
@@ -76,32 +46,6 @@ fn check(name: &str, weight: &Weight<'_>, wanted: &[f64], parts: &[f64], allowed
 
 fn magnitudes(numbers: &[f64]) -> Vec<f64> {
     numbers.iter().map(|number| number.abs()).collect()
-}
-
-/// Blocks with any codes, and halves that are scales.
-fn blocks(random: &mut Random, format: Format, count: usize) -> Vec<u8> {
-    let mut bytes = random.bytes(count * format.block_bytes());
-    for block in bytes.chunks_exact_mut(format.block_bytes()) {
-        let halves: &[usize] = match format {
-            Format::F16 | Format::Q8_0 | Format::Q4_0 | Format::Iq4Nl | Format::Iq4Xs => &[0],
-            Format::Q4K | Format::Q5K => &[0, 2],
-            Format::Q2K => &[80, 82],
-            Format::Q3K => &[108],
-            Format::Q6K => &[208],
-            _ => &[],
-        };
-        for &at in halves {
-            let scale = f64::from(random.half());
-            block[at..at + 2].copy_from_slice(&half::bits(scale).to_le_bytes());
-        }
-        match format {
-            Format::BF16 => block.copy_from_slice(&random.scale().to_le_bytes()[2..]),
-            Format::F32 => block.copy_from_slice(&random.scale().to_le_bytes()),
-            Format::Mxfp4 => block[0] = 100 + random.byte() % 20,
-            _ => {}
-        }
-    }
-    bytes
 }
 
 /// What is rounded for each number: itself, or, with minima (found with all codes at zero), also the two that it is the difference of.
@@ -237,16 +181,6 @@ fn integer_groups_come_back() {
                 &packed.bytes,
                 "{name}: bytes and nibbles alike"
             );
-        }
-    }
-}
-
-/// An e4m3 byte that is a number.
-fn e4m3(random: &mut Random) -> u8 {
-    loop {
-        let byte = random.byte();
-        if byte & 0x7F != 0x7F {
-            return byte;
         }
     }
 }

@@ -1,0 +1,91 @@
+// IQ4_NL and IQ4_XS: four bits that pick one of 16 uneven steps, under a half for each 32, or, XS, under six-bit scales times a
+// half for each 256.
+//
+// A piece: units of 4-bit cells (512 bytes each), then NL [slot][2] halves; XS, a stripe of 256, [slot] {half d, two high bits of
+// eight scales, four low bits of them}. A cell's nibbles are selectors of a byte permutation: bits 2..0 pick one of eight
+// magnitudes, bit 3 tells which of two tables. A permutation gives zero (the sign of a byte below 128) where bit 3 is set, so that
+// the two tables' results, the second with bit 3 turned over, only need to be subtracted: step + 128 = 128 + above - below.
+#pragma once
+#include "integer.cuh"
+
+// Not __byte_perm, which need not take bit 3 of a selector as the machine does.
+__device__ __forceinline__ u32 permute(u32 low, u32 high, u32 selectors) {
+  u32 out;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(low), "r"(high), "r"(selectors));
+  return out;
+}
+
+// Four codes in the low 16 bits (and, bit 3 turned over, of `turned`) to bytes step + 128.
+__device__ __forceinline__ u32 steps(u32 codes, u32 turned) {
+  const u32 below = permute(0x4153687Fu, 0x0A162331u, codes);   // 127 104 83 65, 49 35 22 10
+  const u32 above = permute(0x26190D01u, 0x71594535u, turned);  // 1 13 25 38, 53 69 89 113
+  return above - below + 0x80808080u;
+}
+
+__device__ __forceinline__ void expand_steps(u32 (&pairs)[4], u32 word, u32 scale) {
+  const u32 turned = word ^ 0x88888888u;
+  expand_bytes(pairs, steps(word, turned), steps(word >> 16, turned >> 16), scale, mul2(scale, kMinus2Pow17));
+}
+
+struct Iq4Nl {
+  static constexpr int kPiece = 64;
+  static constexpr int kUnits = 2;
+  static constexpr int kPieceBytes = 1152;
+  struct Head { u32 scales[kLaneColumns]; };
+  typedef CellWords<4> Codes;
+
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
+    const u8* scales = tile + (size_t)piece * kPieceBytes + 1024 + 4 * lane_slot(lane);
+    Head h;
+#pragma unroll
+    for (int c = 0; c < kLaneColumns; c++) h.scales[c] = load_stream<u32>(scales + 4 * kSlotStep * c);
+    return h;
+  }
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
+    return load_cells<4>(tile + (size_t)piece * kPieceBytes + 512 * unit, lane);
+  }
+  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int unit, int) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const u32 scale = __byte_perm(head.scales[cell_column(i)], 0, unit ? 0x3232 : 0x1010);
+      expand_steps(w[i], codes.w[i][0], scale);
+    }
+  }
+};
+
+struct Iq4Xs {
+  static constexpr int kPiece = 64;
+  static constexpr int kUnits = 2;
+  static constexpr int kStripeBytes = 4352;
+  struct Head {
+    u32 d[kLaneColumns];       // in the low half
+    u32 scales[kLaneColumns];  // a byte a unit, 32 more than the scale
+  };
+  typedef CellWords<4> Codes;
+
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
+    const u8* side = stripe_of(tile, piece, kStripeBytes) + 4096 + 8 * lane_slot(lane);
+    const int half = half_of(piece), up = up_of(piece);
+    Head h;
+#pragma unroll
+    for (int c = 0; c < kLaneColumns; c++) {
+      const uint2 v = load_stream<uint2>(side + 8 * kSlotStep * c);
+      h.d[c] = v.x;
+      const u32 high = v.x >> (16 + 8 * half + 4 * (piece & 1));
+      h.scales[c] = ((v.y >> (4 * half + up)) & 0x0F0Fu) | ((high << 4) & 0x30u) | ((high << 10) & 0x3000u);
+    }
+    return h;
+  }
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
+    return load_cells<4>(quarter_plane(stripe_of(tile, piece, kStripeBytes), piece, 512) + 512 * unit, lane);
+  }
+  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int unit, int) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int c = cell_column(i);
+      // 1024 + byte as a half, less 1056.
+      const u32 integer = add2(byte_twice_below(head.scales[c], unit, 0x64), 0xE420E420u);
+      expand_steps(w[i], codes.w[i][0], mul2(integer, __byte_perm(head.d[c], 0, 0x1010)));
+    }
+  }
+};

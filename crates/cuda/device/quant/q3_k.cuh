@@ -1,0 +1,58 @@
+// Q3_K: three-bit codes, w = d scale (code - 4), scales of six bits for each 16, a half d for each 256.
+//
+// A stripe, 256 k: eight units of 2-bit cells (256 bytes each), eight of 1-bit cells (128 bytes each), then three [slot] words and
+// [slot] d. Pair j's two bits lie at bits 2 j of a cell's bytes; the top bits of pairs 3, 0, 1, 2 at bits 0, 2, 4, 6 of theirs, so
+// that, the byte taken twice, each is just above its two. The first two words are for the stripe's halves: bits 7..2 of a byte are
+// one of the first four scales, below them the low bits of one of the last four, whose upper bits are nibbles of the third word.
+// A byte with a scale in bits 7..2, under 0x5C, is the half 256 + scale; 32 more than the scale is stored.
+#pragma once
+#include "integer.cuh"
+
+struct Q3K {
+  static constexpr int kPiece = 64;
+  static constexpr int kUnits = 2;
+  static constexpr int kStripeBytes = 3520;
+  struct Head {
+    u32 scales[kLaneColumns];  // a byte for each 16 k: scale << 2
+    u32 d[kLaneColumns];
+  };
+  struct Codes {
+    NarrowCells<2> low;
+    NarrowCells<1> top;
+  };
+
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
+    const u8* side = stripe_of(tile, piece, kStripeBytes) + 3072;
+    const u32 slot = lane_slot(lane);
+    const int half = half_of(piece);
+    const u32 last = 0u - (piece & 1);  // a mask: the compiler would branch
+    Head h;
+#pragma unroll
+    for (int c = 0; c < kLaneColumns; c++) {
+      const u8* words = side + 4 * slot + 4 * kSlotStep * c;
+      const u32 word = load_stream<u32>(words + 128 * half), upper = load_stream<u32>(words + 256);
+      const u32 of_last = ((word << 2) & 0x0C0C0C0Cu) | ((upper << (half ? 0 : 4)) & 0xF0F0F0F0u);
+      h.scales[c] = (of_last & last) | (word & 0xFCFCFCFCu & ~last);
+      h.d[c] = load_stream<u16>(side + 384 + 2 * slot + 2 * kSlotStep * c);
+    }
+    return h;
+  }
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
+    const u8* stripe = stripe_of(tile, piece, kStripeBytes);
+    return {load_narrow_cells<2>(quarter_plane(stripe, piece, 256) + 256 * unit, lane), load_narrow_cells<1>(quarter_plane(stripe, piece, 128) + 2048 + 128 * unit, lane)};
+  }
+  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int unit, int lane) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int c = cell_column(i);
+      const u32 integer = add2(byte_twice_below(head.scales[c], 2 * unit + (cell_octet(lane, i) >> 1), 0x5C), 0xDC80DC80u);  // less 288
+      const u32 scale = mul2(integer, __byte_perm(head.d[c], 0, 0x1010));
+      const u32 offset = mul2(scale, kMinus2Pow22);
+      const u32 low = spread(codes.low, i), top = spread(codes.top, i);
+      w[i][0] = fma2((low & 0x00030003u) | (top & 0x00040004u), scale, offset);
+      w[i][1] = fma2((low & 0x000C000Cu) | (top & 0x00100010u), mul2(scale, k2PowMinus2), offset);
+      w[i][2] = fma2((low & 0x00300030u) | (top & 0x00400040u), mul2(scale, k2PowMinus4), offset);
+      w[i][3] = fma2((low & 0x00C000C0u) | (top & 0x01000100u), mul2(scale, k2PowMinus6), offset);
+    }
+  }
+};

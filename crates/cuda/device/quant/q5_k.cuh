@@ -1,0 +1,35 @@
+// Q5_K: as Q4_K, with a fifth bit a code.
+//
+// A stripe, 256 k: eight units of 4-bit cells (512 bytes each), eight of 1-bit cells (128 bytes each), then Q4_K's 16 bytes a slot.
+// The fifth bits of pairs 1, 3, 0, 2 lie at bits 0, 2, 4, 6 of a cell's byte (the upper codes' one further up), so that, the byte
+// taken twice, each pair's is where its four bits need it, as it is or two bits further down.
+#pragma once
+#include "q4_k.cuh"
+
+struct Q5K {
+  static constexpr int kPiece = 64;
+  static constexpr int kUnits = 2;
+  static constexpr int kStripeBytes = 5632;
+  typedef ScalesMinima Head;
+  struct Codes {
+    CellWords<4> low;
+    NarrowCells<1> high;
+  };
+
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
+    Head h;
+    h.load(stripe_of(tile, piece, kStripeBytes) + 5120, piece, lane);
+    return h;
+  }
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
+    const u8* stripe = stripe_of(tile, piece, kStripeBytes);
+    return {load_cells<4>(quarter_plane(stripe, piece, 512) + 512 * unit, lane), load_narrow_cells<1>(quarter_plane(stripe, piece, 128) + 4096 + 128 * unit, lane)};
+  }
+  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int unit, int) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int c = cell_column(i);
+      expand_nibbles_high<0x00100010u>(w[i], codes.low.w[i][0], spread(codes.high, i), head.scale(c, unit), head.offset(c, unit));
+    }
+  }
+};

@@ -1,0 +1,46 @@
+// Q6_K: six-bit codes, w = d scale (code - 32), scales of eight bits for each 16, a half d for each 256.
+//
+// A stripe, 256 k: eight units of 4-bit cells (512 bytes each), eight of 2-bit cells (256 bytes each), then [slot][16] bytes
+// scale + 128, then [slot] d. The high bits of pairs 1, 3, 0, 2 lie at bits 0, 2, 4, 6 of a cell's two bytes (lower codes, upper
+// codes), as in Q5_K. A scale's byte under 0x64 is the half 1024 + byte.
+#pragma once
+#include "integer.cuh"
+
+struct Q6K {
+  static constexpr int kPiece = 64;
+  static constexpr int kUnits = 2;
+  static constexpr int kStripeBytes = 6720;
+  struct Head {
+    u32 scales[kLaneColumns];  // a byte for each 16 k
+    u32 d[kLaneColumns];
+  };
+  struct Codes {
+    CellWords<4> low;
+    NarrowCells<2> high;
+  };
+
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
+    const u8* side = stripe_of(tile, piece, kStripeBytes) + 6144;
+    const u32 slot = lane_slot(lane);
+    Head h;
+#pragma unroll
+    for (int c = 0; c < kLaneColumns; c++) {
+      h.scales[c] = load_stream<u32>(side + 16 * slot + 4 * (piece & 3) + 16 * kSlotStep * c);
+      h.d[c] = load_stream<u16>(side + 512 + 2 * slot + 2 * kSlotStep * c);
+    }
+    return h;
+  }
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
+    const u8* stripe = stripe_of(tile, piece, kStripeBytes);
+    return {load_cells<4>(quarter_plane(stripe, piece, 512) + 512 * unit, lane), load_narrow_cells<2>(quarter_plane(stripe, piece, 256) + 4096 + 256 * unit, lane)};
+  }
+  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int unit, int lane) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int c = cell_column(i);
+      const u32 integer = add2(byte_twice_below(head.scales[c], 2 * unit + (cell_octet(lane, i) >> 1), 0x64), 0xE480E480u);  // less 1152
+      const u32 scale = mul2(integer, __byte_perm(head.d[c], 0, 0x1010));
+      expand_nibbles_high<0x00300030u>(w[i], codes.low.w[i][0], spread(codes.high, i), scale, mul2(scale, kMinus2Pow19));
+    }
+  }
+};
