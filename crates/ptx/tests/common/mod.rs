@@ -1,6 +1,8 @@
 //! A small bench for kernels: memory, arguments, one launch.
 #![allow(dead_code)]
 
+pub mod snippet;
+
 use galvani_ptx::{Approximate, Arg, Counters, Fault, Launch, Memory, MmaOrder, Module, Options, run};
 
 pub const OPTIONS: Options = Options {
@@ -172,7 +174,11 @@ pub fn nearest_half(value: f64) -> u32 {
     let unit = 2_f64.powi(exponent - 24);
     let units = (size / unit).round_ties_even() as u32;
     // A count of 2048 units is the next exponent's first: the sum carries.
-    if exponent == 0 { sign | units } else { sign | ((exponent as u32) << 10) + units }
+    if exponent == 0 {
+        sign | units
+    } else {
+        sign | ((exponent as u32) << 10) + units
+    }
 }
 
 /// Random halves: any bits, or (`small`) values of like size, so that f64 holds sums of their products exactly.
@@ -180,11 +186,52 @@ pub fn halves(random: &mut Random, count: usize, small: bool) -> Vec<u32> {
     (0..count)
         .map(|_| {
             let bits = random.next() & 0xffff;
-            if small { bits & 0x83ff | (10 + (random.next() >> 20) % 10) << 10 } else { bits }
+            if small {
+                bits & 0x83ff | (10 + (random.next() >> 20) % 10) << 10
+            } else {
+                bits
+            }
         })
         .collect()
 }
 
 pub fn pairs(halves: &[u32]) -> Vec<u32> {
     halves.chunks(2).map(|pair| pair[0] | pair[1] << 16).collect()
+}
+
+/// A kernel `k` of hand-written PTX: `pa` and `pb` are addresses, `n` a number; registers of every kind are there.
+pub fn handwritten(declarations: &str, body: &str) -> String {
+    format!(
+        ".version 8.8\n.target sm_70\n.address_size 64\n.extern .shared .align 16 .b8 pool[];\n{declarations}\n\
+         .visible .entry k(.param .u64 pa, .param .u64 pb, .param .u32 n)\n{{\n\
+         .reg .pred %p<8>; .reg .b16 %h<8>; .reg .b32 %r<32>; .reg .f32 %f<16>; .reg .b64 %d<32>;\n\
+         ld.param.u64 %d1, [pa]; ld.param.u64 %d2, [pb]; ld.param.u32 %r1, [n];\n\
+         mov.u32 %r2, %tid.x; mul.wide.u32 %d3, %r2, 4; add.s64 %d4, %d1, %d3; add.s64 %d5, %d2, %d3;\n\
+         mov.u64 %d6, pool; add.s64 %d7, %d6, %d3; and.b32 %r3, %r2, 31; shr.u32 %r4, %r2, 5;\n\
+         {body}\nret;\n}}\n"
+    )
+}
+
+/// Runs hand-written PTX with `a` (written) and `b` (not written), 256 bytes each, and 1024 bytes of shared memory.
+pub fn try_body(declarations: &str, body: &str, threads: u32) -> Result<(), Box<Fault>> {
+    let mut bench = Bench::new(&handwritten(declarations, body));
+    bench.shared_bytes = 1024;
+    bench.options.steps_max = 20_000;
+    let a = bench.words("a", &(0..64).collect::<Vec<_>>());
+    let b = bench.empty("b", 256);
+    let args = [Arg::Ptr(a), Arg::Ptr(b), Arg::U32(5)];
+    bench
+        .launch("k", [1, 1, 1], [threads, 1, 1], &args)
+        .map(|_| ())
+        .map_err(Box::new)
+}
+
+pub fn fault(body: &str, threads: u32) -> Fault {
+    *try_body("", body, threads).expect_err(body)
+}
+
+pub fn clean(body: &str, threads: u32) {
+    if let Err(fault) = try_body("", body, threads) {
+        panic!("{body}: {fault}");
+    }
 }
