@@ -67,10 +67,12 @@ fn an_unchanged_row_is_not_compiled_again() {
             (entry.made_from == made_from).then(|| code.to_vec())
         };
         let jobs = build::wanted(rows, &archs, "");
-        let (blobs, compiled) = build::build(&compiler, &jobs, &known)
-            .map_err(|faults| faults.len())
-            .unwrap();
-        (Pack::new(&compiler.version, rows, &blobs).unwrap(), compiled)
+        let built = build::build(&compiler, &jobs, &known);
+        assert!(built.faults.is_empty());
+        (
+            Pack::new(&compiler.version, rows, &built.blobs).unwrap(),
+            built.compiled,
+        )
     };
     let (first, compiled) = build(&rows, None);
     assert_eq!(compiled, 3);
@@ -80,4 +82,19 @@ fn an_unchanged_row_is_not_compiled_again() {
     assert_eq!(build(&rows, None).0.bytes(), first.bytes());
     rows[0].min_blocks = 2;
     assert_eq!(build(&rows, Some(&first)).1, 3);
+}
+
+#[test]
+fn a_faulty_row_leaves_the_others_their_code() {
+    let Some(compiler) = compiler("faulty rows") else {
+        return;
+    };
+    let mut rows = selftest::rows();
+    rows.push(rows[0].clone());
+    rows[1].symbol = "faulty row".to_owned();
+    let archs = [Arch::Sm70, Arch::Compute70];
+    let jobs = build::wanted(&rows, &archs, "");
+    let built = build::build(&compiler, &jobs, &|_, _, _| None);
+    assert_eq!((built.blobs.len(), built.compiled, built.faults.len()), (2, 2, 1));
+    assert!(built.faults[0].to_string().contains("faulty row for sm_70"));
 }

@@ -131,7 +131,7 @@ impl Blas {
             // SAFETY: cuBLAS by name, found where the user or the system keeps it; loading runs its initialisers.
             match unsafe { Library::new(&path) } {
                 Ok(library) => return Self::new(library, path, gpu, workspace),
-                Err(error) => tried.push(format!("{} ({error})", path.display())),
+                Err(error) => tried.push(format!("{} ({})", path.display(), find::reason(&error))),
             }
         }
         Err(CudaError::NoBlas {

@@ -40,24 +40,22 @@ pub fn wanted<'a>(rows: &'a [KernelRow], archs: &[Arch], only: &str) -> Vec<Job<
 
 /// What `known` has of the jobs, without compiling.
 pub fn kept(compiler: &Compiler, jobs: &[Job], known: &Known) -> Vec<Blob> {
-    let found = prepare(compiler, jobs, known).into_iter();
-    found
-        .filter_map(|task| {
-            Some(Blob {
-                symbol: task.row.symbol.clone(),
-                arch: task.arch,
-                made_from: task.made_from,
-                bytes: task.bytes?,
-            })
-        })
-        .collect()
+    made(prepare(compiler, jobs, known))
 }
 
-/// Compiles each job, or takes what `known` gives for its hash. The second number is how many were compiled.
-///
-/// # Errors
-/// All rows that do not compile.
-pub fn build(compiler: &Compiler, jobs: &[Job], known: &Known) -> Result<(Vec<Blob>, usize), Vec<CudaError>> {
+/// What came of a build.
+pub struct Built {
+    /// In the order of the jobs, without those that failed.
+    pub blobs: Vec<Blob>,
+    /// How many were compiled now.
+    pub compiled: usize,
+    /// One for each unit that did not compile.
+    pub faults: Vec<CudaError>,
+}
+
+/// Compiles each job, or takes what `known` gives for its hash. A row that does not compile does not cost the others
+/// their code.
+pub fn build(compiler: &Compiler, jobs: &[Job], known: &Known) -> Built {
     let mut tasks = prepare(compiler, jobs, known);
     let units = units(&tasks);
     let next = AtomicUsize::new(0);
@@ -95,18 +93,24 @@ pub fn build(compiler: &Compiler, jobs: &[Job], known: &Known) -> Result<(Vec<Bl
             Err(error) => faults.push(error),
         }
     }
-    if !faults.is_empty() {
-        return Err(faults);
+    Built {
+        blobs: made(tasks),
+        compiled,
+        faults,
     }
-    let blobs = tasks.into_iter().map(|task| Blob {
-        symbol: task.row.symbol.clone(),
-        arch: task.arch,
-        made_from: task.made_from,
-        bytes: task
-            .bytes
-            .expect("each task without bytes is in a unit, and none failed"),
+}
+
+/// The tasks that have their code.
+fn made(tasks: Vec<Task>) -> Vec<Blob> {
+    let with_code = tasks.into_iter().filter_map(|task| {
+        Some(Blob {
+            symbol: task.row.symbol.clone(),
+            arch: task.arch,
+            made_from: task.made_from,
+            bytes: task.bytes?,
+        })
     });
-    Ok((blobs.collect(), compiled))
+    with_code.collect()
 }
 
 struct Task<'a> {

@@ -75,6 +75,12 @@ pub fn headers() -> Result<PathBuf, CudaError> {
     })
 }
 
+/// Why a library does not load, in the system's words.
+pub fn reason(error: &libloading::Error) -> String {
+    let source = std::error::Error::source(error);
+    source.map_or_else(|| error.to_string(), ToString::to_string)
+}
+
 /// Where the `python3` on PATH keeps its packages; nothing if there is none.
 pub fn site_packages() -> Vec<PathBuf> {
     let script = "import site, sysconfig\n\

@@ -111,7 +111,7 @@ impl Compiler {
             // keeps it.
             match unsafe { Library::new(&path) } {
                 Ok(library) => return Self::new(library, path, find::headers()?),
-                Err(error) => tried.push(format!("{} ({error})", path.display())),
+                Err(error) => tried.push(format!("{} ({})", path.display(), find::reason(&error))),
             }
         }
         Err(CudaError::NoCompiler {

@@ -45,15 +45,8 @@ pub fn command(arguments: &[String]) -> Result<(), String> {
         let (entry, code) = old.as_ref()?.find(symbol, arch)?;
         (entry.made_from == made_from).then(|| code.to_vec())
     };
-    let (mut blobs, compiled) = build::build(&compiler, &jobs, &known).map_err(|errors| {
-        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        format!(
-            "{}\n{} of {} did not compile",
-            lines.join("\n"),
-            errors.len(),
-            jobs.len()
-        )
-    })?;
+    let built = build::build(&compiler, &jobs, &known);
+    let (mut blobs, compiled) = (built.blobs, built.compiled);
     let reused = blobs.len() - compiled;
     // What this run did not ask for stays, if it still is what a row would give.
     let others = build::wanted(&rows, &Arch::ALL, "");
@@ -73,6 +66,12 @@ pub fn command(arguments: &[String]) -> Result<(), String> {
         compiler.version,
         start.elapsed().as_secs_f64()
     );
+    for fault in &built.faults {
+        println!("FAULT {fault}");
+    }
+    if !built.faults.is_empty() {
+        return Err(format!("{} units did not compile", built.faults.len()));
+    }
     if options.report {
         report(&rows, &pack, &jobs)?;
     }
