@@ -322,7 +322,12 @@ fn bits_and_bytes() {
 
 #[test]
 fn comparisons_and_selections() {
-    let cases: [Case; 20] = [
+    let cases: [Case; 22] = [
+        ("mov.pred %p0, -1;", |_, _, _| 1),
+        (
+            "mov.pred %p1, 0; setp.lt.or.s32 %p0, %r1, %r2, %p1;",
+            |a, b, _| (s(a) < s(b)).into(),
+        ),
         ("setp.lt.s32 %p0, %r1, %r2;", |a, b, _| (s(a) < s(b)).into()),
         ("setp.lt.u32 %p0, %r1, %r2;", |a, b, _| (w(a) < w(b)).into()),
         ("setp.lo.u32 %p0, %r1, %r2;", |a, b, _| (w(a) < w(b)).into()),

@@ -210,6 +210,13 @@ impl<'t> Decoder<'_, 't> {
         match operand {
             Operand::Word(name) => Ok((self.pred_named(name)?, false)),
             Operand::Not(name) => Ok((self.pred_named(name)?, true)),
+            // `mov.pred %p, -1`: a constant is never written, so its slot is made for each use.
+            Operand::Int(value @ (-1..=1)) => {
+                let slot = self.fresh(1, "");
+                let bits = u64::from(*value != 0);
+                self.function.presets.push((slot, Preset::Bits(bits)));
+                Ok((self.pred_slot(slot)?, false))
+            }
             _ => Err(self.error(format!("{operand:?} stands where a predicate is expected"))),
         }
     }
