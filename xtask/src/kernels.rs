@@ -22,14 +22,22 @@ pub fn kernels(arguments: &[String]) -> Outcome {
     if !rest.iter().any(|argument| *argument == "--out") {
         command.arg("--out").arg(pack_path());
     }
-    let folder = target().join("kernels-python");
-    if std::env::var_os("GALVANI_NVRTC").is_none() && (install || folder.join("installed").is_file()) {
-        let (library, include) = compiler(&folder)?;
-        command
-            .env("GALVANI_NVRTC", library)
-            .env("GALVANI_CUDA_INCLUDE", include);
-    }
+    command.envs(environment(install)?);
     run(&mut command)
+}
+
+/// What tells a program of ours where the compiler is. Empty where the caller's own environment says so, or where it was
+/// not installed and is not to be.
+pub fn environment(install: bool) -> Result<Vec<(&'static str, PathBuf)>, String> {
+    let folder = target().join("kernels-python");
+    if std::env::var_os("GALVANI_NVRTC").is_some() || !(install || folder.join("installed").is_file()) {
+        return Ok(Vec::new());
+    }
+    let (library, include) = compiler(&folder)?;
+    Ok(vec![
+        ("GALVANI_NVRTC", library),
+        ("GALVANI_CUDA_INCLUDE", include),
+    ])
 }
 
 /// The compiler and its headers, from their pinned packages.

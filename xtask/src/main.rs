@@ -1,6 +1,7 @@
-//! Project tasks: `cargo xtask tidy | test | kernels | bench | soak | fuzz`.
+//! Project tasks: `cargo xtask tidy | test | kernels | gpu-bundle | bench | soak | fuzz`.
 
 mod bench;
+mod bundle;
 mod kernels;
 mod program;
 mod served;
@@ -16,6 +17,7 @@ cargo xtask tidy                 layering, sizes, banned words, documented depen
 cargo xtask test                 everything that must pass: format, lints, tidy, tests, clients, browser
 cargo xtask kernels [--report]   the CUDA kernel pack, target/kernels/galvani.pack: what changed is compiled anew
     --arch sm_70,compute_70  --only SUBSTRING  --out FILE  --require (no compiler is an error)  --install (it, below target/)
+cargo xtask gpu-bundle [--install]  target/gpu-bundle/: programs, kernel pack and script for a machine with a GPU and no Rust
 cargo xtask bench [--peer]       galvani's own speed, or side by side with llama.cpp and OpenVINO GenAI
     --model FILE  --threads 1,2  --rounds 5  --prefill 512  --decode 128  --svg FILE  --json FILE
 cargo xtask soak                 many streams with random lengths, cancels and disconnects against one server
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         Some("tidy") => tidy::tidy(),
         Some("test") => test::test(),
         Some("kernels") => kernels::kernels(rest),
+        Some("gpu-bundle") => bundle::bundle(rest),
         Some("bench") => bench::bench(rest),
         Some("soak") => soak::soak(rest),
         Some("fuzz") => program::cargo(

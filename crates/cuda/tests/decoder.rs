@@ -80,11 +80,9 @@ fn disassembled(tool: &PathBuf, bytes: &[u8]) -> (Vec<Class>, Vec<usize>) {
         if let Some(label) = line.strip_suffix(':') {
             labels.insert(label.to_owned(), code.len());
         }
-        if let Some((address, rest)) = line.strip_prefix("/*").and_then(|rest| rest.split_once("*/")) {
-            if u64::from_str_radix(address, 16).is_ok() {
-                code.push(rest.trim().to_owned());
-            }
-        }
+        let instruction = line.strip_prefix("/*").and_then(|rest| rest.split_once("*/"));
+        let instruction = instruction.filter(|(address, _)| u64::from_str_radix(address, 16).is_ok());
+        code.extend(instruction.map(|(_, text)| text.trim().to_owned()));
     }
     let mut backward = Vec::new();
     for (index, text) in code

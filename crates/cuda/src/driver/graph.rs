@@ -65,10 +65,9 @@ impl Drop for Recorded {
 /// Ends recording without a result.
 pub(crate) fn abandon(of: &Stream) {
     // SAFETY: the stream is alive and recording; what comes back, if anything, is destroyed.
-    if let Ok(graph) = unsafe { stream::end_capture(of.handle) } {
-        if !graph.is_null() {
-            drop(Recorded(graph));
-        }
+    let recorded = unsafe { stream::end_capture(of.handle) };
+    if let Some(graph) = recorded.ok().filter(|graph| !graph.is_null()) {
+        drop(Recorded(graph));
     }
 }
 

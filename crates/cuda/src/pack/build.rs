@@ -187,7 +187,8 @@ mod tests {
         let row = selftest::rows().remove(0);
         let unit = |code, text| Unit { code, text };
         let (volta, turing, ptx) = (Arch::Sm70, Arch::Sm75, Arch::Compute70);
-        let cases: [(&[(Arch, bool)], Vec<Unit>); 5] = [
+        type Case<'a> = (&'a [(Arch, bool)], Vec<Unit>);
+        let cases: [Case; 5] = [
             (
                 &[(volta, false), (turing, false), (ptx, false)],
                 vec![unit(Some(0), Some(2)), unit(Some(1), None)],

@@ -357,10 +357,10 @@ pub(crate) mod tests {
             };
             let mut header = [0u8; 64];
             header[..4].copy_from_slice(&name.to_le_bytes());
-            header[4..8].copy_from_slice(&(*kind as u32).to_le_bytes());
+            header[4..8].copy_from_slice(&u32::to_le_bytes(*kind));
             header[24..32].copy_from_slice(&(file.len() as u64).to_le_bytes());
             header[32..40].copy_from_slice(&size.to_le_bytes());
-            header[40..44].copy_from_slice(&(*link as u32).to_le_bytes());
+            header[40..44].copy_from_slice(&u32::to_le_bytes(*link));
             header[44..48].copy_from_slice(&info.to_le_bytes());
             file.extend_from_slice(contents);
             headers.extend_from_slice(&header);

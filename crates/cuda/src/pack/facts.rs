@@ -101,7 +101,8 @@ mod tests {
     fn each_promise_is_held() {
         type Change = fn(&mut KernelRow);
         let plain: Change = |_| ();
-        let cases: [(&str, Change, u32, u32, u64, &[[u64; 2]]); 9] = [
+        type Case<'a> = (&'a str, Change, u32, u32, u64, &'a [[u64; 2]]);
+        let cases: [Case; 9] = [
             ("", plain, 64, 0, 0, &[HMMA]),
             ("Hmma884", plain, 64, 0, 0, &[LDG128]),
             ("registers", plain, 65, 0, 0, &[HMMA]),
