@@ -190,9 +190,13 @@ impl Races {
                     write.thread,
                 ));
             }
-            let (now, settled) = (self.now, self.settled);
-            let read = &mut self.reads[granule as usize];
-            *read = if read.time < settled {
+            let now = self.now;
+            let read = self.reads[granule as usize];
+            // Reads that are ordered before this one say nothing that it does not: it stands for them.
+            let alone = read.time < self.settled
+                || read.thread != thread
+                    && crate::lanes::lanes(read.warps).all(|reader| read.time < self.order[warp][reader]);
+            self.reads[granule as usize] = if alone {
                 Read {
                     time: now,
                     warps: 1 << warp,
