@@ -110,7 +110,7 @@ pub enum Path {
     Direct,
     /// A row block is up to 8 `row_tiles` slots of one expert.
     Grouped {
-        /// 1 or 4.
+        /// 1 or 3.
         row_tiles: u32,
     },
 }
@@ -197,14 +197,14 @@ impl ExpertStack {
         Ok(plan)
     }
 
-    /// Direct while hardly any two tokens choose one expert; four row tiles where experts have more than eight slots.
+    /// Direct while hardly any two tokens choose one expert; three row tiles where experts have more than eight slots.
     fn best_path(&self, tokens: u32) -> Path {
         let slots = u64::from(tokens) * u64::from(self.top_k);
         let others = slots.saturating_sub(u64::from(self.top_k));
         if tokens <= DIRECT_TOKENS_MAX && 4 * others <= u64::from(self.experts) {
             Path::Direct
         } else if slots > 8 * u64::from(self.experts) {
-            Path::Grouped { row_tiles: 4 }
+            Path::Grouped { row_tiles: 3 }
         } else {
             Path::Grouped { row_tiles: 1 }
         }
@@ -376,5 +376,161 @@ impl ExpertsPlan {
     pub(super) fn direct_warps(&self) -> u32 {
         let work = self.stack.top_k * rows::DOWN_PARTS;
         work.div_ceil(work.div_ceil(rows::DIRECT_THREADS / 32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::linear::FORMATS;
+
+    fn stack([experts, top_k, hidden, inner]: [u32; 4]) -> ExpertStack {
+        let format = *FORMATS.iter().find(|format| format.name == "nvfp4").expect("listed");
+        ExpertStack {
+            experts,
+            top_k,
+            hidden,
+            inner,
+            gated: format,
+            down: format,
+            activation: Activation::Silu,
+            router: Router {
+                input: RouterInput::F16,
+                score: Score::Softmax,
+                bias: false,
+                groups: 0,
+                groups_kept: 0,
+                group_best: 1,
+                renormalise: true,
+                scale: 1.0,
+                shared_gate: false,
+            },
+        }
+    }
+
+    /// No way to choose needs more row blocks than are launched, and some way needs them all.
+    #[test]
+    fn row_blocks_are_the_most_that_can_be() {
+        let needed = |counts: &[u32], rows: u32| counts.iter().map(|count| count.div_ceil(rows)).sum::<u32>();
+        for experts in [1, 2, 8, 60, 256] {
+            for top_k in [1, 2, 8, 10] {
+                for tokens in [1, 2, 7, 8, 9, 33, 64] {
+                    for row_tiles in ROW_TILES {
+                        if top_k > experts {
+                            continue;
+                        }
+                        let path = Path::Grouped { row_tiles };
+                        let plan = stack([experts, top_k, 64, 64]).plan_path(tokens, path).expect("fits");
+                        let (slots, rows) = (tokens * top_k, 8 * row_tiles);
+                        // The first slots make every expert's first row block, the rest fill as many more as they can.
+                        let used = slots.min(experts);
+                        let mut counts = vec![1; used as usize];
+                        let mut left = slots - used;
+                        for count in &mut counts {
+                            let more = left.min(tokens - 1);
+                            *count += more / rows * rows;
+                            left -= more / rows * rows;
+                        }
+                        assert!(needed(&counts, rows) <= plan.row_blocks(), "{experts} {top_k} {tokens} {rows}");
+                        let even: Vec<u32> =
+                            (0..experts).map(|expert| slots / experts + u32::from(expert < slots % experts)).collect();
+                        assert!(needed(&even, rows) <= plan.row_blocks());
+                        assert!(plan.row_blocks() <= slots);
+                        if tokens > rows && left == 0 {
+                            assert_eq!(needed(&counts, rows), plan.row_blocks());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn paths_follow_the_number_of_tokens() {
+        let one = Path::Grouped { row_tiles: 1 };
+        let three = Path::Grouped { row_tiles: 3 };
+        for (sizes, tokens, want) in [
+            ([256, 8, 2048, 512], 1, Path::Direct),
+            ([256, 8, 2048, 512], 4, Path::Direct),
+            ([256, 8, 2048, 512], 5, one),
+            ([256, 10, 3072, 1024], 4, Path::Direct),
+            ([256, 8, 2048, 512], 256, one),
+            ([256, 8, 2048, 512], 257, three),
+            ([8, 2, 4096, 14336], 1, Path::Direct),
+            ([8, 2, 4096, 14336], 2, Path::Direct),
+            ([8, 2, 4096, 14336], 3, one),
+            ([8, 2, 4096, 14336], 33, three),
+        ] {
+            assert_eq!(stack(sizes).plan(tokens).expect("fits").path, want, "{sizes:?} {tokens}");
+        }
+    }
+
+    #[test]
+    fn the_direct_kernel_wastes_no_round() {
+        for (top_k, warps) in [(1, 4), (2, 8), (4, 16), (6, 12), (8, 16), (10, 14), (32, 16)] {
+            let plan = stack([256, top_k, 64, 64]).plan(1).expect("fits");
+            assert_eq!(plan.direct_warps(), warps, "{top_k}");
+        }
+    }
+
+    #[test]
+    fn parts_of_the_workspace_do_not_overlap() {
+        for (tokens, path) in [(1, Path::Direct), (9, Path::Grouped { row_tiles: 1 })] {
+            let plan = stack([60, 4, 64, 48]).plan_path(tokens, path).expect("fits");
+            let work = plan.workspace();
+            let parts = [
+                work.counters,
+                work.logits,
+                work.routes,
+                work.shared_weight,
+                work.block_count,
+                work.block_expert,
+                work.block_slots,
+                work.hidden,
+                work.rows,
+                work.bytes,
+            ];
+            assert!(parts.is_sorted() && parts.iter().all(|part| part.is_multiple_of(256)));
+            assert!(work.routes - work.logits >= 4 * tokens as usize * 60);
+            assert!(work.rows - work.hidden >= 2 * tokens as usize * 4 * 48);
+        }
+    }
+
+    #[test]
+    fn sizes_are_checked() {
+        let faults = |change: &dyn Fn(&mut ExpertStack)| {
+            let mut changed = stack([64, 4, 64, 48]);
+            change(&mut changed);
+            changed.plan(9).is_err()
+        };
+        assert!(!faults(&|_| {}));
+        assert!(faults(&|s| s.experts = 0));
+        assert!(faults(&|s| s.experts = EXPERTS_MAX + 1));
+        assert!(faults(&|s| s.top_k = 0));
+        assert!(faults(&|s| s.top_k = TOP_K_MAX + 1));
+        assert!(faults(&|s| s.experts = 3));
+        assert!(faults(&|s| s.hidden = 0));
+        assert!(faults(&|s| s.hidden = 68));
+        assert!(faults(&|s| s.hidden = 72), "not a multiple of NVFP4's 16");
+        assert!(faults(&|s| s.inner = 40));
+        assert!(faults(&|s| s.inner = WIDTH_MAX + 16));
+        let groups = |groups: u32, groups_kept: u32, group_best: u32| {
+            faults(&|s| {
+                s.router.groups = groups;
+                s.router.groups_kept = groups_kept;
+                s.router.group_best = group_best;
+            })
+        };
+        assert!(!groups(8, 1, 2) && !groups(32, 2, 2));
+        assert!(groups(7, 1, 1), "does not divide");
+        assert!(groups(64, 4, 1), "more than the lanes of a warp");
+        assert!(groups(8, 0, 1) && groups(8, 9, 1));
+        assert!(groups(32, 1, 1), "fewer experts than are chosen");
+        assert!(groups(8, 2, 0) && groups(8, 2, 3));
+        assert!(stack([64, 4, 64, 48]).plan(0).is_err());
+        assert!(stack([64, 4, 64, 48]).plan(TOKENS_MAX).is_ok());
+        assert!(stack([64, 4, 64, 48]).plan(TOKENS_MAX + 1).is_err());
+        assert!(stack([64, 32, 64, 48]).plan(TOKENS_MAX).is_err(), "more slots than the router's shared memory holds");
+        assert!(stack([64, 4, 64, 48]).plan_path(9, Path::Grouped { row_tiles: 2 }).is_err());
     }
 }

@@ -2,10 +2,11 @@
 
 use crate::arch::Arch;
 use crate::kernels::{Fact, KernelRow};
+use crate::layout::PackedFormat;
 use crate::ops::linear::formats::{FORMATS, LinearFormat};
 
 /// Row tiles (of eight slots) that the grouped kernels take in one weight pass.
-pub const ROW_TILES: [u32; 2] = [1, 4];
+pub const ROW_TILES: [u32; 2] = [1, 3];
 /// Warps that share a k in the gate's or up's product. Part of the result's bits: the same for every path and bucket.
 pub const GATED_PARTS: u32 = 8;
 /// The same of the down product.
@@ -24,8 +25,8 @@ pub const ROUTE_THREADS: u32 = 256;
 pub const EXPERTS_MAX: u32 = 512;
 /// Experts a token at most.
 pub const TOP_K_MAX: u32 = 32;
-/// Dynamic shared memory of a block at most: what Volta can give.
-pub const SHARED_MAX: u32 = 96 * 1024;
+/// Dynamic shared memory of a router's block at most: what needs no leave of the driver and lets two blocks live on Volta.
+pub const SHARED_MAX: u32 = 47 * 1024;
 /// The combination's symbol.
 pub const COMBINE: &str = "experts_combine";
 
@@ -107,6 +108,8 @@ pub fn rows() -> Vec<KernelRow> {
         ];
         rows.push(KernelRow {
             shared_bytes: SHARED_MAX,
+            // The slow path of a division is a call.
+            requires: &[],
             ..row(shape.symbol(), "route.cu", defines, ROUTE_THREADS, 2)
         });
     }
@@ -125,18 +128,26 @@ fn format_rows(format: &LinearFormat, rows: &mut Vec<KernelRow>) {
         all
     };
     let requires = &[Fact::Hmma884, Fact::Ldg128, Fact::NoCall];
+    // The slow path of the sigmoid's division is a call.
+    let requires_gated = &[Fact::Hmma884, Fact::Ldg128];
+    // A piece of halves takes 32 registers of codes.
+    let wide = format.packed == PackedFormat::F16;
     for tiles in ROW_TILES {
-        // What the registers of the sums leave room for: 64 or 128 registers a thread.
-        let blocks = if tiles == 1 { 2 } else { 1 };
+        // What the registers of sums and codes leave room for.
+        let (gated_blocks, down_blocks) = match (tiles, wide) {
+            (1, false) => (2, 8),
+            (1, true) => (1, 6),
+            _ => (1, 3),
+        };
         rows.push(KernelRow {
             shared_bytes: GATED_SHARED,
-            requires,
+            requires: requires_gated,
             ..row(
                 gated(format, tiles),
                 "experts_gated.cu",
                 defines(GATED_PARTS, Some(tiles)),
                 GATED_THREADS,
-                blocks,
+                gated_blocks,
             )
         });
         rows.push(KernelRow {
@@ -147,7 +158,7 @@ fn format_rows(format: &LinearFormat, rows: &mut Vec<KernelRow>) {
                 "experts_down.cu",
                 defines(DOWN_PARTS, Some(tiles)),
                 DOWN_THREADS,
-                4 * blocks,
+                down_blocks,
             )
         });
     }
@@ -159,7 +170,7 @@ fn format_rows(format: &LinearFormat, rows: &mut Vec<KernelRow>) {
             "experts_down_direct.cu",
             defines(DOWN_PARTS, None),
             DIRECT_THREADS,
-            2,
+            if wide || format.packed == PackedFormat::Fp8Block { 1 } else { 2 },
         )
     });
 }
@@ -179,7 +190,7 @@ fn row(
         min_blocks,
         shared_bytes: 0,
         // What lets so many blocks fit: 65536 on a multiprocessor, given out by eights a thread.
-        registers_max: 65536 / (threads * min_blocks) / 8 * 8,
+        registers_max: (65536 / (threads * min_blocks) / 8 * 8).min(255),
         archs: &Arch::ALL,
         requires: &[Fact::NoCall],
     }
