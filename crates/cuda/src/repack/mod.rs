@@ -1,6 +1,7 @@
 //! From a file's weights to the packed copy and back: see `layout` for where the bytes go.
 //!
 //! Every format is packed column by column in two steps: the column's power of two (and its `column_scale`), then its stripes.
+//! `device/repack.cu` takes the same steps on the device ([`device`]) and leaves the same bytes.
 //!
 //! What the kernels make of the packed bytes is in each file's `expand`, operation by operation with the device's roundings.
 //! The most that it differs from the file's own numbers, with w the weight and s = 2^-25 column_scale, half a step of the
@@ -18,6 +19,7 @@
 //! | Q4_K, Q5_K, Q2_K (w = a - b) | (a + b + w) 2^-11 + 2 s |
 
 mod cell;
+pub mod device;
 mod float;
 mod fp4;
 mod fp8;

@@ -6,7 +6,8 @@ use super::interpreter::Interpreter;
 use super::samples::{Sample, samples};
 use super::*;
 use crate::layout::{FORMATS, FormatRow};
-use crate::{Arch, Arg, KernelRow, Launcher};
+use crate::repack::device::{repack_on_device, rows, scratch_bytes};
+use crate::{Arch, Arg, CudaError, KernelRow, Launcher};
 
 const THREADS: u32 = 256;
 
@@ -94,4 +95,124 @@ fn expands_alike(interpreter: &mut Interpreter, sample: &Sample, packed: &Packed
             }
         }
     }
+}
+
+/// The device packs to the same bytes and scales, whole and in parts, and counts the same losses.
+#[test]
+fn the_device_packs_alike() {
+    let Some(mut interpreter) = Interpreter::new(rows()) else {
+        return;
+    };
+    let mut seen = BTreeSet::new();
+    for (n, stripes, tiles) in [(70, 2, 3), (33, 1, 1)] {
+        for sample in samples(n, stripes) {
+            packs_alike(&mut interpreter, &sample, tiles);
+            seen.insert(sample.weight().layout().expect("good").format());
+        }
+    }
+    assert_eq!(seen.len(), FORMATS.len(), "every form is packed");
+}
+
+fn packs_alike(interpreter: &mut Interpreter, sample: &Sample, tiles_at_once: usize) {
+    let weight = sample.weight();
+    let host = repack(&weight).expect("samples are good");
+    interpreter.reset().expect("memory");
+    // Whatever stood there before.
+    let tiles = interpreter.buffer(&vec![0xA5; host.bytes.len()]);
+    let scales = interpreter.buffer(&vec![0xA5; 4 * host.column_scales.len()]);
+    let scratch = interpreter
+        .alloc(scratch_bytes(&weight, tiles_at_once))
+        .expect("small");
+    let census = repack_on_device(interpreter, &weight, &scratch, &tiles, &scales)
+        .unwrap_or_else(|error| panic!("{}: {error}", sample.name));
+    let bytes = interpreter.bytes(&tiles);
+    if let Some(at) = (0..bytes.len()).find(|&at| bytes[at] != host.bytes[at]) {
+        let format = host.layout.format().row();
+        panic!(
+            "{}: tile {}, stripe {}, byte {} of {} (planes end at {}): {:#04x}, wanted {:#04x}",
+            sample.name,
+            at / host.layout.tile_bytes(),
+            at % host.layout.tile_bytes() / format.stripe_bytes(),
+            at % host.layout.tile_bytes() % format.stripe_bytes(),
+            format.stripe_bytes(),
+            format.plane_offset(format.planes.len()),
+            bytes[at],
+            host.bytes[at]
+        );
+    }
+    let wanted: Vec<u8> = host
+        .column_scales
+        .iter()
+        .flat_map(|scale| scale.to_le_bytes())
+        .collect();
+    assert_eq!(
+        interpreter.bytes(&scales),
+        wanted,
+        "{}: column scales",
+        sample.name
+    );
+    assert_eq!(census, host.census, "{}", sample.name);
+}
+
+/// What the host refuses, the device refuses with the same words; so it does a scratch that holds no tile.
+#[test]
+fn the_device_refuses_alike() {
+    let Some(mut interpreter) = Interpreter::new(rows()) else {
+        return;
+    };
+    let (n, k) = (40, 128);
+    let mut codes = vec![0u8; n * k];
+    codes[35 * k + 70] = 0xFF;
+    codes[38 * k] = 0x7F;
+    let mut scales = vec![1.0f32; n];
+    fn fp8<'a>(codes: &'a [u8], scales: &'a [f32]) -> Source<'a> {
+        let scale = Fp8Scale::Channel(scales);
+        Source::Fp8 { codes, scale }
+    }
+    let mut halves = vec![0u8; n * 34];
+    halves[33 * 34 + 1] = 0x7C;
+    let q8 = Source::Rows {
+        format: Format::Q8_0,
+        bytes: &halves,
+    };
+    refuses_alike(
+        &mut interpreter,
+        Weight::new(n, k, fp8(&codes, &scales)),
+        "row 35, position 70: code 0xff",
+    );
+    refuses_alike(
+        &mut interpreter,
+        Weight::new(n, 32, q8),
+        "row 33, position 0: scale inf",
+    );
+    codes.fill(0);
+    scales[39] = f32::NAN;
+    refuses_alike(
+        &mut interpreter,
+        Weight::new(n, k, fp8(&codes, &scales)),
+        "row 39, position 0: scale NaN",
+    );
+    scales[39] = 3.0e38;
+    refuses_alike(
+        &mut interpreter,
+        Weight::new(n, k, fp8(&codes, &scales)),
+        "row 39, position 0: its scale inf",
+    );
+}
+
+fn refuses_alike(interpreter: &mut Interpreter, weight: Result<Weight<'_>, CudaError>, words: &str) {
+    let weight = weight.expect("the shape is good");
+    let layout = weight.layout().expect("the shape is good");
+    let host = repack(&weight).err().expect("refused").to_string();
+    assert!(host.contains(words), "{host}");
+    let tiles = interpreter.alloc(layout.bytes()).expect("small");
+    let scales = interpreter.alloc(4 * layout.column_scales()).expect("small");
+    let bytes = scratch_bytes(&weight, 1);
+    let mut device = |bytes: usize| {
+        let scratch = interpreter.alloc(bytes).expect("small");
+        let result = repack_on_device(interpreter, &weight, &scratch, &tiles, &scales);
+        result.err().expect("refused").to_string()
+    };
+    assert_eq!(device(bytes), host);
+    assert!(device(bytes - 1).contains("scratch"));
 }

@@ -169,6 +169,12 @@ pub fn samples(n: usize, stripes: usize) -> Vec<Sample> {
         if n > 8 {
             bytes[5 * row..6 * row].fill(0);
         }
+        if format == Format::F32 {
+            // What a half cannot hold beside the others.
+            bytes[..4].copy_from_slice(&3.0e-9f32.to_le_bytes());
+            let last = bytes.len() - 4;
+            bytes[last..].copy_from_slice(&1.0e-20f32.to_le_bytes());
+        }
         add(format!("{format}"), k, Owned::Rows(format, bytes));
     }
     for (bits, nibbles) in [
