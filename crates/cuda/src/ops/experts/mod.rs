@@ -6,7 +6,7 @@
 //! down:    rows[slot] = D_e hidden[slot]
 //! combine: out[token] = sum_slot weight * rows[slot] (+ shared expert) (+ residual), slots in order
 //! ```
-//! Two paths with the same bits: *grouped* sorts the slots by expert, so that each expert is read once for up to 8 or 24
+//! Two paths with the same bits: *grouped* sorts the slots by expert, so that each expert is read once for up to 8 or 16
 //! of them; *direct*, for a few tokens, takes each slot alone and combines where it multiplies (three launches, no table).
 //! Every launch's shape follows from the bucket of tokens alone; how many tokens there are may stay on the device.
 //!

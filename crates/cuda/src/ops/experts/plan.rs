@@ -110,7 +110,7 @@ pub enum Path {
     Direct,
     /// A row block is up to 8 `row_tiles` slots of one expert.
     Grouped {
-        /// 1 or 3.
+        /// 1 or 2.
         row_tiles: u32,
     },
 }
@@ -197,14 +197,14 @@ impl ExpertStack {
         Ok(plan)
     }
 
-    /// Direct while hardly any two tokens choose one expert; three row tiles where experts have more than eight slots.
+    /// Direct while hardly any two tokens choose one expert; two row tiles where experts have more than eight slots.
     fn best_path(&self, tokens: u32) -> Path {
         let slots = u64::from(tokens) * u64::from(self.top_k);
         let others = slots.saturating_sub(u64::from(self.top_k));
         if tokens <= DIRECT_TOKENS_MAX && 4 * others <= u64::from(self.experts) {
             Path::Direct
         } else if slots > 8 * u64::from(self.experts) {
-            Path::Grouped { row_tiles: 3 }
+            Path::Grouped { row_tiles: 2 }
         } else {
             Path::Grouped { row_tiles: 1 }
         }
@@ -448,18 +448,18 @@ mod tests {
     #[test]
     fn paths_follow_the_number_of_tokens() {
         let one = Path::Grouped { row_tiles: 1 };
-        let three = Path::Grouped { row_tiles: 3 };
+        let two = Path::Grouped { row_tiles: 2 };
         for (sizes, tokens, want) in [
             ([256, 8, 2048, 512], 1, Path::Direct),
             ([256, 8, 2048, 512], 4, Path::Direct),
             ([256, 8, 2048, 512], 5, one),
             ([256, 10, 3072, 1024], 4, Path::Direct),
             ([256, 8, 2048, 512], 256, one),
-            ([256, 8, 2048, 512], 257, three),
+            ([256, 8, 2048, 512], 257, two),
             ([8, 2, 4096, 14336], 1, Path::Direct),
             ([8, 2, 4096, 14336], 2, Path::Direct),
             ([8, 2, 4096, 14336], 3, one),
-            ([8, 2, 4096, 14336], 33, three),
+            ([8, 2, 4096, 14336], 33, two),
         ] {
             assert_eq!(stack(sizes).plan(tokens).expect("fits").path, want, "{sizes:?} {tokens}");
         }
@@ -531,6 +531,6 @@ mod tests {
         assert!(stack([64, 4, 64, 48]).plan(TOKENS_MAX).is_ok());
         assert!(stack([64, 4, 64, 48]).plan(TOKENS_MAX + 1).is_err());
         assert!(stack([64, 32, 64, 48]).plan(TOKENS_MAX).is_err(), "more slots than the router's shared memory holds");
-        assert!(stack([64, 4, 64, 48]).plan_path(9, Path::Grouped { row_tiles: 2 }).is_err());
+        assert!(stack([64, 4, 64, 48]).plan_path(9, Path::Grouped { row_tiles: 3 }).is_err());
     }
 }

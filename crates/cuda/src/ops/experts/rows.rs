@@ -2,11 +2,10 @@
 
 use crate::arch::Arch;
 use crate::kernels::{Fact, KernelRow};
-use crate::layout::PackedFormat;
 use crate::ops::linear::formats::{FORMATS, LinearFormat};
 
 /// Row tiles (of eight slots) that the grouped kernels take in one weight pass.
-pub const ROW_TILES: [u32; 2] = [1, 3];
+pub const ROW_TILES: [u32; 2] = [1, 2];
 /// Warps that share a k in the gate's or up's product. Part of the result's bits: the same for every path and bucket.
 pub const GATED_PARTS: u32 = 8;
 /// The same of the down product.
@@ -130,14 +129,14 @@ fn format_rows(format: &LinearFormat, rows: &mut Vec<KernelRow>) {
     let requires = &[Fact::Hmma884, Fact::Ldg128, Fact::NoCall];
     // The slow path of the sigmoid's division is a call.
     let requires_gated = &[Fact::Hmma884, Fact::Ldg128];
-    // A piece of halves takes 32 registers of codes.
-    let wide = format.packed == PackedFormat::F16;
+    let code_bits = format.packed.row().planes[0];
     for tiles in ROW_TILES {
         // What the registers of sums and codes leave room for.
-        let (gated_blocks, down_blocks) = match (tiles, wide) {
-            (1, false) => (2, 8),
-            (1, true) => (1, 6),
-            _ => (1, 3),
+        let (gated_blocks, down_blocks) = match (tiles, code_bits) {
+            (1, 16) => (1, 6),
+            (1, 8) => (2, 6),
+            (1, _) => (2, 8),
+            _ => (1, 4),
         };
         rows.push(KernelRow {
             shared_bytes: GATED_SHARED,
@@ -170,7 +169,7 @@ fn format_rows(format: &LinearFormat, rows: &mut Vec<KernelRow>) {
             "experts_down_direct.cu",
             defines(DOWN_PARTS, None),
             DIRECT_THREADS,
-            if wide || format.packed == PackedFormat::Fp8Block { 1 } else { 2 },
+            if code_bits >= 8 { 1 } else { 2 },
         )
     });
 }
