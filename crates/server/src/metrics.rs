@@ -489,6 +489,17 @@ mod tests {
         );
     }
 
+    /// Text format 0.0.4: the type line names what the sample is called, `_total` included, and nothing ends the text.
+    #[test]
+    fn counters_are_typed_under_their_own_names() {
+        let text = Metrics::new().render(None);
+        assert!(
+            text.contains("# TYPE galvani:panics_total counter\ngalvani:panics_total 0\n"),
+            "{text}"
+        );
+        assert!(!text.contains("# EOF"), "{text}");
+    }
+
     #[test]
     fn labels_are_escaped() {
         assert_eq!(escape("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
