@@ -10,6 +10,7 @@ use crate::{Arch, Arg, CudaError, DeviceBuffer, KernelRow, Launcher};
 pub struct Interpreter {
     compiler: Compiler,
     rows: Vec<KernelRow>,
+    arch: Arch,
     modules: BTreeMap<String, Module>,
     memory: Memory,
 }
@@ -22,12 +23,13 @@ fn error(symbol: &str, reason: impl ToString) -> CudaError {
 }
 
 impl Interpreter {
-    /// Of these rows; none, said aloud, without a compiler.
-    pub fn new(rows: Vec<KernelRow>) -> Option<Self> {
+    /// Of these rows, as they are compiled for `arch`; none, said aloud, without a compiler.
+    pub fn new(rows: Vec<KernelRow>, arch: Arch) -> Option<Self> {
         match Compiler::find() {
             Ok(compiler) => Some(Self {
                 compiler,
                 rows,
+                arch,
                 modules: BTreeMap::new(),
                 memory: Memory::new(1 << 30),
             }),
@@ -58,7 +60,7 @@ impl Interpreter {
         }
         let row = self.rows.iter().find(|row| row.symbol == symbol);
         let row = row.ok_or_else(|| error(symbol, "no such row"))?;
-        let unit = self.compiler.compile(row, Arch::Compute70)?;
+        let unit = self.compiler.compile(row, self.arch)?;
         let text = String::from_utf8(unit.ptx).map_err(|fault| error(symbol, fault))?;
         let module = Module::parse(&text).map_err(|fault| error(symbol, fault))?;
         self.modules.insert(symbol.to_owned(), module);
