@@ -1,4 +1,4 @@
-//! Warp instructions a second on one core, over the fixtures' kernels.
+//! Warp instructions a second on one core, over the fixtures' kernels; an argument names one of them.
 
 use std::time::Instant;
 
@@ -12,7 +12,11 @@ fn main() {
         ("vector_add", "axpy4", [128, 1, 1], [256, 1, 1]),
         ("histogram", "histogram", [64, 1, 1], [256, 1, 1]),
     ];
+    let only = std::env::args().nth(1);
     for (file, kernel, grid, block) in rows {
+        if only.as_ref().is_some_and(|only| only != kernel) {
+            continue;
+        }
         let path = format!("{}/tests/fixtures/{file}.ptx", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(&path).expect("fixtures lie beside the crate");
         let module = Module::parse(&text).expect("fixtures parse");

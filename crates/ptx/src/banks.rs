@@ -15,6 +15,15 @@ impl Banks {
     /// A pass serves one word a bank, to any number of lanes. 64-bit accesses go by half warps and 128-bit ones by
     /// quarter warps (CUDA C++ programming guide, compute capability 5.x to 7.x; NVIDIA's GTC talks on shared memory).
     pub(crate) fn wavefronts(&mut self, addresses: &[u64; 32], mask: u32, bytes: u32) -> (u64, u64) {
+        // Below 128 bytes from end to end no two words share a bank.
+        let (mut low, mut high) = (u64::MAX, 0);
+        for lane in crate::lanes::lanes(mask) {
+            low = low.min(addresses[lane]);
+            high = high.max(addresses[lane]);
+        }
+        if mask == u32::MAX && bytes <= 4 && high - low < 128 && low % 4 == 0 {
+            return (1, 1);
+        }
         let (group, words) = match bytes {
             ..=4 => (32, 1),
             8 => (16, 2),
@@ -43,14 +52,13 @@ impl Banks {
     }
 }
 
-/// Calls `visit` once for each distinct 32-byte sector that the lanes touch; an access lies in one sector.
+/// The distinct 32-byte sectors that the lanes touch, as runs: the first sector of a run and a bit for each of 64.
 #[inline(always)]
-pub(crate) fn sectors(addresses: &[u64; 32], mask: u32, mut visit: impl FnMut(u64)) {
+pub(crate) fn sectors(addresses: &[u64; 32], mask: u32, mut visit: impl FnMut(u64, u64)) {
     let (mut low, mut high) = (u64::MAX, 0);
     for lane in crate::lanes::lanes(mask) {
-        let sector = addresses[lane] / 32;
-        low = low.min(sector);
-        high = high.max(sector);
+        low = low.min(addresses[lane] / 32);
+        high = high.max(addresses[lane] / 32);
     }
     if mask == 0 {
         return;
@@ -60,22 +68,19 @@ pub(crate) fn sectors(addresses: &[u64; 32], mask: u32, mut visit: impl FnMut(u6
         for lane in crate::lanes::lanes(mask) {
             bits |= 1 << (addresses[lane] / 32 - low);
         }
-        while bits != 0 {
-            visit(low + u64::from(bits.trailing_zeros()));
-            bits &= bits - 1;
-        }
+        visit(low, bits);
         return;
     }
-    let mut list = [u64::MAX; 32];
+    let mut list = [0; 32];
+    let mut count = 0;
     for lane in crate::lanes::lanes(mask) {
-        list[lane] = addresses[lane] / 32;
+        list[count] = addresses[lane] / 32;
+        count += 1;
     }
-    list.sort_unstable();
-    let mut last = u64::MAX;
-    for sector in list {
-        if sector != last {
-            visit(sector);
-            last = sector;
+    list[..count].sort_unstable();
+    for at in 0..count {
+        if at == 0 || list[at] != list[at - 1] {
+            visit(list[at], 1);
         }
     }
 }
@@ -114,7 +119,9 @@ mod tests {
 
     #[test]
     fn sectors_by_hand() {
-        let cases: [(fn(u64) -> u64, u32, u64); 6] = [
+        let cases: [(fn(u64) -> u64, u32, u64); 8] = [
+            (|lane| lane * 4096, 0x8001, 2),
+            (|lane| lane / 2 * 4096, 0x7, 2),
             (|lane| lane * 4, u32::MAX, 4),
             (|lane| lane * 4 + 4, u32::MAX, 5),
             (|lane| lane * 32, u32::MAX, 32),
@@ -125,7 +132,9 @@ mod tests {
         for (address, mask, want) in cases {
             let addresses = std::array::from_fn(|lane| address(lane as u64));
             let mut found = Vec::new();
-            sectors(&addresses, mask, |sector| found.push(sector));
+            sectors(&addresses, mask, |first, bits| {
+                found.extend((0..64).filter(|at| bits >> at & 1 != 0).map(|at| first + at))
+            });
             assert_eq!(found.len() as u64, want);
             assert!(found.is_sorted());
         }

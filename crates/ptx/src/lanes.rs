@@ -15,12 +15,8 @@ pub(crate) type Data = [[u32; 32]; 4];
 
 /// The set bits' places, lowest first.
 #[inline(always)]
-pub(crate) fn lanes(mut mask: u32) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let lane = mask.trailing_zeros();
-        mask &= mask.wrapping_sub(1);
-        (lane < 32).then_some(lane as usize)
-    })
+pub(crate) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
+    (0..32).filter(move |lane| mask >> lane & 1 != 0)
 }
 
 /// Stack or parameters: the same addresses for each lane, with contents of its own.

@@ -111,13 +111,39 @@ impl Allocation {
         self.full.load(Relaxed)
     }
 
-    /// Marks a sector as touched; whether this is its first read (or, for a write, its first write).
+    /// Marks sectors as touched: bit i of `bits` is sector `first` + i. How many of them this is the first read of (or, for
+    /// a write, the first write).
     #[inline(always)]
-    pub(crate) fn touch(&self, sector: u64, write: bool) -> bool {
-        let (word, bit) = ((sector / 32) as usize, 1 << (sector % 32));
-        let set = |map: &AtomicU32| map.load(Relaxed) & bit == 0 && map.fetch_or(bit, Relaxed) & bit == 0;
-        let any = set(&self.touched[0][word]);
-        if write { set(&self.touched[1][word]) } else { any }
+    pub(crate) fn touch(&self, first: u64, bits: u64, write: bool) -> u64 {
+        let (word, shifted) = ((first / 32) as usize, u128::from(bits) << (first % 32));
+        let mut fresh = 0;
+        for part in 0..3 {
+            let bits = (shifted >> (32 * part)) as u32;
+            if bits == 0 {
+                continue;
+            }
+            let set = |map: &AtomicU32| {
+                if map.load(Relaxed) & bits == bits {
+                    0
+                } else {
+                    bits & !map.fetch_or(bits, Relaxed)
+                }
+            };
+            let any = set(&self.touched[0][word + part]);
+            let new = if write {
+                set(&self.touched[1][word + part])
+            } else {
+                any
+            };
+            fresh += u64::from(new.count_ones());
+        }
+        fresh
+    }
+
+    /// The words from `at` (a multiple of 4) on.
+    #[inline(always)]
+    pub(crate) fn words_from(&self, at: u64) -> &[AtomicU32] {
+        &self.words[(at / 4) as usize..]
     }
 
     fn mark_range(&mut self, at: u64, bytes: u64, written: bool) {

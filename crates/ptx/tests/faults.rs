@@ -316,9 +316,17 @@ fn races_in_shared_memory() {
     clean(&anti.replace("SYNC", "bar.sync 0;"), 64);
     // Threads of a warp in turns: each reads and overwrites what the one before it left.
     let turn = |thread: u32| {
-        format!("setp.eq.u32 %p1, %r2, {thread}; @%p1 ld.shared.u32 %r5, [%d6]; @%p1 st.shared.u32 [%d6], %r2;")
+        format!(
+            "setp.eq.u32 %p1, %r2, {thread}; @%p1 ld.shared.u32 %r5, [%d6]; @%p1 st.shared.u32 [%d6], %r2;"
+        )
     };
-    let turns = |sync: &str| format!("st.shared.u32 [%d7], %r2; bar.sync 0; {} {sync} {}", turn(0), turn(1));
+    let turns = |sync: &str| {
+        format!(
+            "st.shared.u32 [%d7], %r2; bar.sync 0; {} {sync} {}",
+            turn(0),
+            turn(1)
+        )
+    };
     clean(&turns("bar.warp.sync 0xffffffff;"), 32);
     assert!(matches!(fault(&turns(""), 32).kind, FaultKind::SharedRace { .. }));
     // All write one word: harmless if they write the same.

@@ -1,5 +1,8 @@
 //! Loads and stores in all spaces.
 
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use super::loops::{set_d, set_w};
 use super::warp::{Frame, Own};
 use super::{Core, Machine, windows};
 use crate::banks::sectors;
@@ -88,10 +91,11 @@ impl Request {
     pub(super) fn count(&self, machine: &Machine<'_>, hint: &mut u32, write: bool, traffic: &mut Traffic) {
         traffic.requests += 1;
         traffic.bytes += u64::from(self.mask.count_ones() * self.bytes);
-        sectors(&self.addresses, self.mask, |sector| {
-            traffic.sectors += 1;
-            if let Ok(one) = machine.memory.resolve(sector * 32, 1, hint) {
-                traffic.sectors_first += u64::from(one.touch((sector * 32 - one.base) / 32, write));
+        sectors(&self.addresses, self.mask, |first, bits| {
+            traffic.sectors += u64::from(bits.count_ones());
+            // Sectors of one run lie so near that one allocation holds them; the access was checked before.
+            if let Ok(one) = machine.memory.resolve(first * 32, 1, hint) {
+                traffic.sectors_first += one.touch((first * 32 - one.base) / 32, bits, write);
             }
         });
     }
@@ -114,17 +118,18 @@ impl Frame {
     }
 
     /// The lanes by space; addresses inside their space. One round for all but mixed generic accesses.
+    #[inline(always)]
     pub(super) fn each_space(
         addresses: [u64; 32],
         space: Space,
         bytes: u32,
         mask: u32,
-        mut visit: impl FnMut(Space, Request) -> Outcome,
+        mut visit: impl FnMut(Space, &Request) -> Outcome,
     ) -> Outcome {
         if space != Space::Generic {
             return visit(
                 space,
-                Request {
+                &Request {
                     addresses,
                     mask,
                     bytes,
@@ -139,7 +144,7 @@ impl Frame {
             let base = windows::base(space);
             visit(
                 space,
-                Request {
+                &Request {
                     addresses: addresses.map(|at| at.wrapping_sub(base)),
                     mask: group,
                     bytes,
@@ -165,17 +170,17 @@ impl Frame {
         Self::each_space(addresses, access.space, access.bytes(), mask, |space, request| {
             request.aligned(machine, space)?;
             match space {
-                Space::Global => load_global(machine, core, &request, hint, &mut data),
-                Space::Shared => load_shared(core, own, &request, &mut data),
-                Space::Local => self.load_local(machine, core, own, &request, &mut data),
-                Space::Const => load_bytes(machine.module.constants(), Space::Const, &request, &mut data),
+                Space::Global => load_global(machine, core, request, hint, &mut data),
+                Space::Shared => load_shared(core, own, request, &mut data),
+                Space::Local => self.load_local(machine, core, own, request, &mut data),
+                Space::Const => load_bytes(machine.module.constants(), Space::Const, request, &mut data),
                 Space::Param | Space::Generic if access.kernel_param => {
-                    load_bytes(&machine.launch.params, Space::Param, &request, &mut data)
+                    load_bytes(&machine.launch.params, Space::Param, request, &mut data)
                 }
                 Space::Param | Space::Generic => {
                     let end = u64::from(machine.functions[self.function].param_bytes);
                     request.inside(Space::Param, end)?;
-                    load_lanes(&self.params, Space::Param, &request, &mut data)
+                    load_lanes(&self.params, Space::Param, request, &mut data)
                 }
             }
         })?;
@@ -201,8 +206,8 @@ impl Frame {
         Self::each_space(addresses, access.space, access.bytes(), mask, |space, request| {
             request.aligned(machine, space)?;
             match space {
-                Space::Global => store_global(machine, core, &request, hint, &data),
-                Space::Shared => store_shared(core, own, &request, &data),
+                Space::Global => store_global(machine, core, request, hint, &data),
+                Space::Shared => store_shared(core, own, request, &data),
                 Space::Local => {
                     core.counters.local_accesses += 1;
                     request.inside(Space::Local, local_end)?;
@@ -264,22 +269,22 @@ impl Frame {
             };
             match slot {
                 Some(Slot::Word(d)) if access.bits == 32 => {
-                    self.registers.set_w(*d, mask, |lane| data[word][lane])
+                    set_w!(self.registers, *d, mask, |lane| data[word][lane])
                 }
                 Some(Slot::Word(d)) => {
                     let keep = u32::MAX >> (32 - access.register_bits);
-                    self.registers.set_w(*d, mask, |lane| part(lane) & keep);
+                    set_w!(self.registers, *d, mask, |lane| part(lane) & keep);
                 }
                 Some(Slot::Wide(d)) if access.bits == 64 => {
                     let both =
                         |lane: usize| u64::from(data[word][lane]) | u64::from(data[word + 1][lane]) << 32;
-                    self.registers.set_d(*d, mask, both);
+                    set_d!(self.registers, *d, mask, |lane| both(lane));
                 }
                 Some(Slot::Wide(d)) if access.signed => {
-                    self.registers
-                        .set_d(*d, mask, |lane| i64::from(part(lane) as i32) as u64);
+                    set_d!(self.registers, *d, mask, |lane| i64::from(part(lane) as i32)
+                        as u64);
                 }
-                Some(Slot::Wide(d)) => self.registers.set_d(*d, mask, |lane| u64::from(part(lane))),
+                Some(Slot::Wide(d)) => set_d!(self.registers, *d, mask, |lane| u64::from(part(lane))),
                 Some(Slot::Pred(_)) | None => {}
             }
         }
@@ -330,7 +335,7 @@ fn resolve<'m>(
     found.map_err(|kind| Stop::new(kind, lane as u32))
 }
 
-#[inline(always)]
+#[inline(never)]
 fn load_global(
     machine: &Machine<'_>,
     core: &mut Core,
@@ -339,14 +344,25 @@ fn load_global(
     data: &mut Data,
 ) -> Outcome {
     let hint = &mut core.hints[hint];
-    let span = request.span(machine, hint);
+    if let Some(one) = request.span(machine, hint)
+        && one.all_written()
+        && request.bytes >= 4
+    {
+        // The usual case: nothing more to check, one loop a size.
+        let words = one.words_from(0);
+        let at = |lane: usize| ((request.addresses[lane] - one.base) / 4) as usize;
+        match request.bytes {
+            4 => copy::<1>(words, request.mask, at, data),
+            8 => copy::<2>(words, request.mask, at, data),
+            _ => copy::<4>(words, request.mask, at, data),
+        }
+        request.count(machine, hint, false, &mut core.counters.global_loads);
+        return Ok(());
+    }
     for lane in lanes(request.mask) {
-        let one = match span {
-            Some(one) => one,
-            None => resolve(machine, request, lane, hint)?,
-        };
+        let one = resolve(machine, request, lane, hint)?;
         let at = request.addresses[lane] - one.base;
-        if !one.all_written() && !one.is_written(at, request.bytes) {
+        if !one.is_written(at, request.bytes) {
             let (space, address, bytes) = (Space::Global, request.addresses[lane], request.bytes);
             let place = machine.memory.place_of(address);
             return Err(Stop::new(
@@ -359,18 +375,12 @@ fn load_global(
                 lane as u32,
             ));
         }
-        match request.bytes {
-            4 => data[0][lane] = one.word(at),
-            8 => {
-                data[0][lane] = one.word(at);
-                data[1][lane] = one.word(at + 4);
+        if request.bytes < 4 {
+            data[0][lane] = one.small(at, request.bytes);
+        } else {
+            for (word, to) in data.iter_mut().enumerate().take((request.bytes / 4) as usize) {
+                to[lane] = one.word(at + word as u64 * 4);
             }
-            16 => {
-                for (word, to) in data.iter_mut().enumerate() {
-                    to[lane] = one.word(at + word as u64 * 4);
-                }
-            }
-            bytes => data[0][lane] = one.small(at, bytes),
         }
     }
     request.count(machine, hint, false, &mut core.counters.global_loads);
@@ -378,6 +388,16 @@ fn load_global(
 }
 
 #[inline(always)]
+fn copy<const WORDS: usize>(words: &[AtomicU32], mask: u32, at: impl Fn(usize) -> usize, data: &mut Data) {
+    for lane in lanes(mask) {
+        let from = &words[at(lane)..][..WORDS];
+        for word in 0..WORDS {
+            data[word][lane] = from[word].load(Relaxed);
+        }
+    }
+}
+
+#[inline(never)]
 fn store_global(
     machine: &Machine<'_>,
     core: &mut Core,

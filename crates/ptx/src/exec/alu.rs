@@ -1,5 +1,6 @@
 //! Integer instructions.
 
+use super::loops::{d1, d2, set_d, set_w, w1, w2, w3};
 use super::warp::Registers;
 use crate::fault::{FaultKind, Outcome, Stop};
 use crate::ir::{Bin, Count, D, Half, Logic, Op, R, Shift, Un};
@@ -30,36 +31,38 @@ fn no_zero(mask: u32, zero: impl Fn(usize) -> bool) -> Outcome {
 impl Registers {
     #[inline(always)]
     pub(super) fn bin32(&mut self, op: Bin, d: R, a: R, b: R, mask: u32) -> Outcome {
-        let signed = |f: fn(i32, i32) -> i32| move |a: u32, b: u32| f(a as i32, b as i32) as u32;
         match op {
-            Bin::Add => self.w2(d, a, b, mask, |a, b| a.wrapping_add(b)),
-            Bin::Sub => self.w2(d, a, b, mask, |a, b| a.wrapping_sub(b)),
-            Bin::Mul => self.w2(d, a, b, mask, |a, b| a.wrapping_mul(b)),
-            Bin::MulHighU => self.w2(d, a, b, mask, |a, b| (u64::from(a) * u64::from(b) >> 32) as u32),
+            Bin::Add => w2!(self, d, a, b, mask, |a, b| a.wrapping_add(b)),
+            Bin::Sub => w2!(self, d, a, b, mask, |a, b| a.wrapping_sub(b)),
+            Bin::Mul => w2!(self, d, a, b, mask, |a, b| a.wrapping_mul(b)),
+            Bin::MulHighU => w2!(self, d, a, b, mask, |a, b| (u64::from(a) * u64::from(b) >> 32)
+                as u32),
             Bin::MulHighS => {
-                self.w2(d, a, b, mask, |a, b| {
+                w2!(self, d, a, b, mask, |a, b| {
                     (i64::from(a as i32) * i64::from(b as i32) >> 32) as u32
                 });
             }
-            Bin::MinU => self.w2(d, a, b, mask, |a, b| a.min(b)),
-            Bin::MinS => self.w2(d, a, b, mask, |a, b| (a as i32).min(b as i32) as u32),
-            Bin::MaxU => self.w2(d, a, b, mask, |a, b| a.max(b)),
-            Bin::MaxS => self.w2(d, a, b, mask, |a, b| (a as i32).max(b as i32) as u32),
-            Bin::And => self.w2(d, a, b, mask, |a, b| a & b),
-            Bin::Or => self.w2(d, a, b, mask, |a, b| a | b),
-            Bin::Xor => self.w2(d, a, b, mask, |a, b| a ^ b),
-            Bin::AddSat => self.w2(d, a, b, mask, signed(i32::saturating_add)),
-            Bin::SubSat => self.w2(d, a, b, mask, signed(i32::saturating_sub)),
+            Bin::MinU => w2!(self, d, a, b, mask, |a, b| a.min(b)),
+            Bin::MinS => w2!(self, d, a, b, mask, |a, b| (a as i32).min(b as i32) as u32),
+            Bin::MaxU => w2!(self, d, a, b, mask, |a, b| a.max(b)),
+            Bin::MaxS => w2!(self, d, a, b, mask, |a, b| (a as i32).max(b as i32) as u32),
+            Bin::And => w2!(self, d, a, b, mask, |a, b| a & b),
+            Bin::Or => w2!(self, d, a, b, mask, |a, b| a | b),
+            Bin::Xor => w2!(self, d, a, b, mask, |a, b| a ^ b),
+            Bin::AddSat => w2!(self, d, a, b, mask, |a, b| (a as i32).saturating_add(b as i32)
+                as u32),
+            Bin::SubSat => w2!(self, d, a, b, mask, |a, b| (a as i32).saturating_sub(b as i32)
+                as u32),
             Bin::DivU | Bin::DivS | Bin::RemU | Bin::RemS => {
                 let divisor = self.w(b);
                 no_zero(mask, |lane| divisor[lane] == 0)?;
                 match op {
-                    Bin::DivU => self.w2(d, a, b, mask, |a, b| a / b.max(1)),
-                    Bin::RemU => self.w2(d, a, b, mask, |a, b| a % b.max(1)),
-                    Bin::DivS => self.w2(d, a, b, mask, |a, b| {
+                    Bin::DivU => w2!(self, d, a, b, mask, |a, b| a / b.max(1)),
+                    Bin::RemU => w2!(self, d, a, b, mask, |a, b| a % b.max(1)),
+                    Bin::DivS => w2!(self, d, a, b, mask, |a, b| {
                         (a as i32).wrapping_div(some(b as i32)) as u32
                     }),
-                    _ => self.w2(d, a, b, mask, |a, b| {
+                    _ => w2!(self, d, a, b, mask, |a, b| {
                         (a as i32).wrapping_rem(some(b as i32)) as u32
                     }),
                 }
@@ -71,34 +74,37 @@ impl Registers {
     #[inline(always)]
     pub(super) fn bin64(&mut self, op: Bin, d: D, a: D, b: D, mask: u32) -> Outcome {
         match op {
-            Bin::Add => self.d2(d, a, b, mask, |a, b| a.wrapping_add(b)),
-            Bin::Sub => self.d2(d, a, b, mask, |a, b| a.wrapping_sub(b)),
-            Bin::Mul => self.d2(d, a, b, mask, |a, b| a.wrapping_mul(b)),
-            Bin::MulHighU => self.d2(d, a, b, mask, |a, b| (u128::from(a) * u128::from(b) >> 64) as u64),
+            Bin::Add => d2!(self, d, a, b, mask, |a, b| a.wrapping_add(b)),
+            Bin::Sub => d2!(self, d, a, b, mask, |a, b| a.wrapping_sub(b)),
+            Bin::Mul => d2!(self, d, a, b, mask, |a, b| a.wrapping_mul(b)),
+            Bin::MulHighU => d2!(self, d, a, b, mask, |a, b| (u128::from(a) * u128::from(b) >> 64)
+                as u64),
             Bin::MulHighS => {
-                self.d2(d, a, b, mask, |a, b| {
+                d2!(self, d, a, b, mask, |a, b| {
                     (i128::from(a as i64) * i128::from(b as i64) >> 64) as u64
                 });
             }
-            Bin::MinU => self.d2(d, a, b, mask, |a, b| a.min(b)),
-            Bin::MinS => self.d2(d, a, b, mask, |a, b| (a as i64).min(b as i64) as u64),
-            Bin::MaxU => self.d2(d, a, b, mask, |a, b| a.max(b)),
-            Bin::MaxS => self.d2(d, a, b, mask, |a, b| (a as i64).max(b as i64) as u64),
-            Bin::And => self.d2(d, a, b, mask, |a, b| a & b),
-            Bin::Or => self.d2(d, a, b, mask, |a, b| a | b),
-            Bin::Xor => self.d2(d, a, b, mask, |a, b| a ^ b),
-            Bin::AddSat => self.d2(d, a, b, mask, |a, b| (a as i64).saturating_add(b as i64) as u64),
-            Bin::SubSat => self.d2(d, a, b, mask, |a, b| (a as i64).saturating_sub(b as i64) as u64),
+            Bin::MinU => d2!(self, d, a, b, mask, |a, b| a.min(b)),
+            Bin::MinS => d2!(self, d, a, b, mask, |a, b| (a as i64).min(b as i64) as u64),
+            Bin::MaxU => d2!(self, d, a, b, mask, |a, b| a.max(b)),
+            Bin::MaxS => d2!(self, d, a, b, mask, |a, b| (a as i64).max(b as i64) as u64),
+            Bin::And => d2!(self, d, a, b, mask, |a, b| a & b),
+            Bin::Or => d2!(self, d, a, b, mask, |a, b| a | b),
+            Bin::Xor => d2!(self, d, a, b, mask, |a, b| a ^ b),
+            Bin::AddSat => d2!(self, d, a, b, mask, |a, b| (a as i64).saturating_add(b as i64)
+                as u64),
+            Bin::SubSat => d2!(self, d, a, b, mask, |a, b| (a as i64).saturating_sub(b as i64)
+                as u64),
             Bin::DivU | Bin::DivS | Bin::RemU | Bin::RemS => {
                 let divisor = self.d(b);
                 no_zero(mask, |lane| divisor[lane] == 0)?;
                 match op {
-                    Bin::DivU => self.d2(d, a, b, mask, |a, b| a / b.max(1)),
-                    Bin::RemU => self.d2(d, a, b, mask, |a, b| a % b.max(1)),
-                    Bin::DivS => self.d2(d, a, b, mask, |a, b| {
+                    Bin::DivU => d2!(self, d, a, b, mask, |a, b| a / b.max(1)),
+                    Bin::RemU => d2!(self, d, a, b, mask, |a, b| a % b.max(1)),
+                    Bin::DivS => d2!(self, d, a, b, mask, |a, b| {
                         (a as i64).wrapping_div(some64(b as i64)) as u64
                     }),
-                    _ => self.d2(d, a, b, mask, |a, b| {
+                    _ => d2!(self, d, a, b, mask, |a, b| {
                         (a as i64).wrapping_rem(some64(b as i64)) as u64
                     }),
                 }
@@ -133,7 +139,7 @@ impl Registers {
             Bin::AddSat => (short(a) + short(b)).clamp(-0x8000, 0x7fff) as u32,
             Bin::SubSat => (short(a) - short(b)).clamp(-0x8000, 0x7fff) as u32,
         };
-        self.w2(d, a, b, mask, |a, b| f(a, b) & 0xffff);
+        w2!(self, d, a, b, mask, |a, b| f(a, b) & 0xffff);
         Ok(())
     }
 
@@ -142,17 +148,17 @@ impl Registers {
     pub(super) fn shift(&mut self, op: &Op, mask: u32) {
         match *op {
             Op::Shift32(Shift::Left, d, a, b) => {
-                self.w2(d, a, b, mask, |a, b| if b < 32 { a << (b & 31) } else { 0 })
+                w2!(self, d, a, b, mask, |a, b| if b < 32 { a << (b & 31) } else { 0 })
             }
             Op::Shift32(Shift::RightU, d, a, b) => {
-                self.w2(d, a, b, mask, |a, b| if b < 32 { a >> (b & 31) } else { 0 });
+                w2!(self, d, a, b, mask, |a, b| if b < 32 { a >> (b & 31) } else { 0 });
             }
             Op::Shift32(Shift::RightS, d, a, b) => {
-                self.w2(d, a, b, mask, |a, b| (a as i32 >> b.min(31)) as u32)
+                w2!(self, d, a, b, mask, |a, b| (a as i32 >> b.min(31)) as u32)
             }
             Op::Shift64(op, d, a, b) => {
                 let (a, b) = (self.d(a), self.w(b));
-                self.set_d(d, mask, |lane| {
+                set_d!(self, d, mask, |lane| {
                     let (a, b) = (a[lane], b[lane]);
                     match op {
                         Shift::Left if b < 64 => a << (b & 63),
@@ -162,7 +168,7 @@ impl Registers {
                     }
                 });
             }
-            Op::Shift16(op, d, a, b) => self.w2(d, a, b, mask, |a, b| {
+            Op::Shift16(op, d, a, b) => w2!(self, d, a, b, mask, |a, b| {
                 let value = match op {
                     Shift::Left => a << b.min(16),
                     Shift::RightU => a >> b.min(16),
@@ -176,21 +182,21 @@ impl Registers {
 
     pub(super) fn unary(&mut self, op: &Op, mask: u32) {
         match *op {
-            Op::Un32(op, d, a) => self.w1(d, a, mask, |a| match op {
+            Op::Un32(op, d, a) => w1!(self, d, a, mask, |a| match op {
                 Un::Not => !a,
                 Un::Neg => a.wrapping_neg(),
                 Un::Abs => (a as i32).wrapping_abs() as u32,
                 Un::Cnot => u32::from(a == 0),
                 Un::Reverse => a.reverse_bits(),
             }),
-            Op::Un64(op, d, a) => self.d1(d, a, mask, |a| match op {
+            Op::Un64(op, d, a) => d1!(self, d, a, mask, |a| match op {
                 Un::Not => !a,
                 Un::Neg => a.wrapping_neg(),
                 Un::Abs => (a as i64).wrapping_abs() as u64,
                 Un::Cnot => u64::from(a == 0),
                 Un::Reverse => a.reverse_bits(),
             }),
-            Op::Un16(op, d, a) => self.w1(d, a, mask, |a| {
+            Op::Un16(op, d, a) => w1!(self, d, a, mask, |a| {
                 let value = match op {
                     Un::Not => !a,
                     Un::Neg => a.wrapping_neg(),
@@ -200,7 +206,7 @@ impl Registers {
                 };
                 value & 0xffff
             }),
-            Op::Count32(op, d, a) => self.w1(d, a, mask, |a| match op {
+            Op::Count32(op, d, a) => w1!(self, d, a, mask, |a| match op {
                 Count::Ones => a.count_ones(),
                 Count::LeadingZeros => a.leading_zeros(),
                 Count::Find { signed, shift } => find(
@@ -211,7 +217,7 @@ impl Registers {
             }),
             Op::Count64(op, d, a) => {
                 let a = self.d(a);
-                self.set_w(d, mask, |lane| match op {
+                set_w!(self, d, mask, |lane| match op {
                     Count::Ones => a[lane].count_ones(),
                     Count::LeadingZeros => a[lane].leading_zeros(),
                     Count::Find { signed, shift } => find(
@@ -233,10 +239,13 @@ impl Registers {
     pub(super) fn multiply(&mut self, op: &Op, mask: u32) {
         match *op {
             Op::Mad32(Half::Low, d, a, b, c) => {
-                self.w3(d, [a, b, c], mask, |a, b, c| a.wrapping_mul(b).wrapping_add(c));
+                w3!(self, d, [a, b, c], mask, |a, b, c| a
+                    .wrapping_mul(b)
+                    .wrapping_add(c));
             }
             Op::Mad32(half, d, a, b, c) => {
-                self.w3(d, [a, b, c], mask, |a, b, c| high(half, a, b).wrapping_add(c))
+                w3!(self, d, [a, b, c], mask, |a, b, c| high(half, a, b)
+                    .wrapping_add(c))
             }
             Op::MadWide32 {
                 signed: false,
@@ -247,7 +256,7 @@ impl Registers {
             } => {
                 let (a, b) = (self.w(a), self.w(b));
                 let c = c.map_or([0; 32], |c| self.d(c));
-                self.set_d(d, mask, |lane| {
+                set_d!(self, d, mask, |lane| {
                     (u64::from(a[lane]) * u64::from(b[lane])).wrapping_add(c[lane])
                 });
             }
@@ -261,12 +270,12 @@ impl Registers {
                 let (a, b) = (self.w(a), self.w(b));
                 let c = c.map_or([0; 32], |c| self.d(c));
                 let product = |lane: usize| i64::from(a[lane] as i32) * i64::from(b[lane] as i32);
-                self.set_d(d, mask, |lane| (product(lane) as u64).wrapping_add(c[lane]));
+                set_d!(self, d, mask, |lane| (product(lane) as u64).wrapping_add(c[lane]));
             }
             Op::MadWide16 { signed, d, a, b, c } => {
                 let c = c.map_or([0; 32], |c| self.w(c));
                 let (a, b) = (self.w(a), self.w(b));
-                self.set_w(d, mask, |lane| {
+                set_w!(self, d, mask, |lane| {
                     let (a, b) = (a[lane], b[lane]);
                     let product = if signed {
                         (short(a) * short(b)) as u32
@@ -276,7 +285,7 @@ impl Registers {
                     product.wrapping_add(c[lane])
                 });
             }
-            Op::Mad16(half, d, a, b, c) => self.w3(d, [a, b, c], mask, |a, b, c| {
+            Op::Mad16(half, d, a, b, c) => w3!(self, d, [a, b, c], mask, |a, b, c| {
                 let product = match half {
                     Half::Low => a.wrapping_mul(b),
                     Half::HighU => a.wrapping_mul(b) >> 16,
@@ -286,7 +295,7 @@ impl Registers {
             }),
             Op::Mad64(half, d, a, b, c) => {
                 let (a, b, c) = (self.d(a), self.d(b), self.d(c));
-                self.set_d(d, mask, |lane| {
+                set_d!(self, d, mask, |lane| {
                     let (a, b) = (a[lane], b[lane]);
                     let product = match half {
                         Half::Low => a.wrapping_mul(b),
@@ -324,7 +333,7 @@ impl Registers {
                     }
                 });
                 out = super::loops::bits(|lane| full[lane] >> 32 != 0);
-                self.set_w(d, mask, |lane| full[lane] as u32);
+                set_w!(self, d, mask, |lane| full[lane] as u32);
                 sets
             }
             Op::CarryMad32 {
@@ -341,7 +350,7 @@ impl Registers {
                     u64::from(high(half, a[lane], b[lane])) + u64::from(c[lane]) + taken(uses, lane)
                 });
                 out = super::loops::bits(|lane| full[lane] >> 32 != 0);
-                self.set_w(d, mask, |lane| full[lane] as u32);
+                set_w!(self, d, mask, |lane| full[lane] as u32);
                 sets
             }
             Op::Carry64 {
@@ -367,7 +376,7 @@ impl Registers {
                     (value as u64, value >> 64 != 0)
                 });
                 out = super::loops::bits(|lane| full[lane].1);
-                self.set_d(d, mask, |lane| full[lane].0);
+                set_d!(self, d, mask, |lane| full[lane].0);
                 sets
             }
             _ => false,

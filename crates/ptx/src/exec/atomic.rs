@@ -1,6 +1,7 @@
 //! Atomics: lane by lane in ascending order.
 
 use super::access::Request;
+use super::loops::{set_d, set_w};
 use super::warp::{Frame, Own};
 use super::{Core, Machine};
 use crate::fault::{FaultKind, Outcome, Stop};
@@ -28,8 +29,8 @@ impl Frame {
         Self::each_space(addresses, atomic.space, bytes, mask, |space, request| {
             request.aligned(machine, space)?;
             match space {
-                Space::Global => on_global(machine, core, atomic, &request, hint, (&b, &c), &mut old),
-                Space::Shared => on_shared(core, own, atomic, &request, (&b, &c), &mut old),
+                Space::Global => on_global(machine, core, atomic, request, hint, (&b, &c), &mut old),
+                Space::Shared => on_shared(core, own, atomic, request, (&b, &c), &mut old),
                 Space::Local | Space::Const | Space::Param | Space::Generic => {
                     let what = format!("an atomic on {space} memory");
                     Err(Stop::new(
@@ -40,8 +41,8 @@ impl Frame {
             }
         })?;
         match atomic.d {
-            Some(Slot::Word(d)) => self.registers.set_w(d, mask, |lane| old[lane] as u32),
-            Some(Slot::Wide(d)) => self.registers.set_d(d, mask, |lane| old[lane]),
+            Some(Slot::Word(d)) => set_w!(self.registers, d, mask, |lane| old[lane] as u32),
+            Some(Slot::Wide(d)) => set_d!(self.registers, d, mask, |lane| old[lane]),
             Some(Slot::Pred(_)) | None => {}
         }
         Ok(())

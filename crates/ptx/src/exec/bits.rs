@@ -1,6 +1,7 @@
 //! Instructions on parts of registers: tables, bytes, fields, dot products, packing.
 
 use super::alu::short;
+use super::loops::{set_d, set_w, w2, w3};
 use super::warp::Registers;
 use crate::ir::{Op, PermuteMode};
 
@@ -12,13 +13,15 @@ impl Registers {
                 // Each minterm of the table that is set.
                 let on: [u32; 8] =
                     std::array::from_fn(|bit| if table >> bit & 1 != 0 { u32::MAX } else { 0 });
-                self.w3(d, [a, b, c], mask, |a, b, c| {
+                w3!(self, d, [a, b, c], mask, |a, b, c| {
                     let low = (on[0] & !c | on[1] & c) & !b | (on[2] & !c | on[3] & c) & b;
                     let high = (on[4] & !c | on[5] & c) & !b | (on[6] & !c | on[7] & c) & b;
                     low & !a | high & a
                 });
             }
-            Op::Permute { mode, d, a, b, c } => self.w3(d, [a, b, c], mask, |a, b, c| permute(mode, a, b, c)),
+            Op::Permute { mode, d, a, b, c } => {
+                w3!(self, d, [a, b, c], mask, |a, b, c| permute(mode, a, b, c))
+            }
             Op::Funnel {
                 left,
                 clamp,
@@ -26,7 +29,7 @@ impl Registers {
                 a,
                 b,
                 c,
-            } => self.w3(d, [a, b, c], mask, |a, b, c| {
+            } => w3!(self, d, [a, b, c], mask, |a, b, c| {
                 let amount = if clamp { c.min(32) } else { c & 31 };
                 let both = u64::from(b) << 32 | u64::from(a);
                 if left {
@@ -47,7 +50,7 @@ impl Registers {
                 a,
                 at,
                 count,
-            } => self.w3(d, [a, at, count], mask, |a, at, count| {
+            } => w3!(self, d, [a, at, count], mask, |a, at, count| {
                 let wide = if signed {
                     i64::from(a as i32) as u64
                 } else {
@@ -63,13 +66,13 @@ impl Registers {
                 count,
             } => {
                 let (a, at, count) = (self.d(a), self.w(at), self.w(count));
-                self.set_d(d, mask, |lane| {
+                set_d!(self, d, mask, |lane| {
                     extract(a[lane], at[lane] & 0xff, count[lane] & 0xff, signed, 64)
                 });
             }
             Op::Insert32 { d, a, b, at, count } => {
                 let (a, b, at, count) = (self.w(a), self.w(b), self.w(at), self.w(count));
-                self.set_w(d, mask, |lane| {
+                set_w!(self, d, mask, |lane| {
                     insert(
                         u64::from(a[lane]),
                         u64::from(b[lane]),
@@ -80,7 +83,7 @@ impl Registers {
             }
             Op::Insert64 { d, a, b, at, count } => {
                 let (a, b, at, count) = (self.d(a), self.d(b), self.w(at), self.w(count));
-                self.set_d(d, mask, |lane| {
+                set_d!(self, d, mask, |lane| {
                     insert(a[lane], b[lane], at[lane] & 0xff, count[lane] & 0xff)
                 });
             }
@@ -105,7 +108,7 @@ impl Registers {
                 a,
                 b,
                 c,
-            } => self.w3(d, [a, b, c], mask, |a, b, c| {
+            } => w3!(self, d, [a, b, c], mask, |a, b, c| {
                 let mut sum = c as i32;
                 for index in 0..4 {
                     sum = sum.wrapping_add(byte(a, index, a_signed) * byte(b, index, b_signed));
@@ -120,7 +123,7 @@ impl Registers {
                 a,
                 b,
                 c,
-            } => self.w3(d, [a, b, c], mask, |a, b, c| {
+            } => w3!(self, d, [a, b, c], mask, |a, b, c| {
                 let half = |index: u32| {
                     if a_signed {
                         short(a >> (index * 16))
@@ -139,33 +142,34 @@ impl Registers {
     #[inline(always)]
     pub(super) fn pack(&mut self, op: &Op, mask: u32) {
         match *op {
-            Op::Pack16(d, low, high) => self.w2(d, low, high, mask, |low, high| low & 0xffff | high << 16),
+            Op::Pack16(d, low, high) => w2!(self, d, low, high, mask, |low, high| low & 0xffff | high << 16),
             Op::Unpack16(low, high, a) => {
                 let a = self.w(a);
                 if let Some(low) = low {
-                    self.set_w(low, mask, |lane| a[lane] & 0xffff);
+                    set_w!(self, low, mask, |lane| a[lane] & 0xffff);
                 }
                 if let Some(high) = high {
-                    self.set_w(high, mask, |lane| a[lane] >> 16);
+                    set_w!(self, high, mask, |lane| a[lane] >> 16);
                 }
             }
             Op::Pack32(d, low, high) => {
                 let (low, high) = (self.w(low), self.w(high));
-                self.set_d(d, mask, |lane| u64::from(low[lane]) | u64::from(high[lane]) << 32);
+                set_d!(self, d, mask, |lane| u64::from(low[lane])
+                    | u64::from(high[lane]) << 32);
             }
             Op::Unpack32(low, high, a) => {
                 let a = self.d(a);
                 if let Some(low) = low {
-                    self.set_w(low, mask, |lane| a[lane] as u32);
+                    set_w!(self, low, mask, |lane| a[lane] as u32);
                 }
                 if let Some(high) = high {
-                    self.set_w(high, mask, |lane| (a[lane] >> 32) as u32);
+                    set_w!(self, high, mask, |lane| (a[lane] >> 32) as u32);
                 }
             }
             Op::Pack4x16(d, parts) => {
                 let parts = parts.map(|part| self.w(part));
                 let part = |index: usize, lane: usize| u64::from(parts[index][lane] & 0xffff) << (index * 16);
-                self.set_d(d, mask, |lane| {
+                set_d!(self, d, mask, |lane| {
                     part(0, lane) | part(1, lane) | part(2, lane) | part(3, lane)
                 });
             }
@@ -173,7 +177,8 @@ impl Registers {
                 let a = self.d(a);
                 for (index, part) in parts.iter().enumerate() {
                     if let Some(part) = part {
-                        self.set_w(*part, mask, |lane| (a[lane] >> (index * 16)) as u32 & 0xffff);
+                        set_w!(self, *part, mask, |lane| (a[lane] >> (index * 16)) as u32
+                            & 0xffff);
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! What the lanes of a warp do together: shuffles, votes, matches, the warp's barrier.
 
 use super::Core;
-use super::loops::bits;
+use super::loops::{bits, set_w};
 use super::warp::{Frame, Own};
 use crate::fault::{FaultKind, Outcome, Stop};
 use crate::ir::{Instr, Op, R, Shuffle, ShuffleMode, Slot, VoteMode};
@@ -10,7 +10,7 @@ use crate::lanes::lanes;
 impl Frame {
     pub(super) fn together(&mut self, core: &mut Core, own: &mut Own, instr: &Instr, active: u32) -> Outcome {
         match &instr.op {
-            Op::ActiveMask(d) => self.registers.set_w(*d, active, |_| active),
+            Op::ActiveMask(d) => set_w!(self.registers, *d, active, |_| active),
             Op::WarpBarrier(mask) => {
                 self.groups(*mask, active, own)?;
                 if let Some(races) = &mut core.shared.races {
@@ -38,9 +38,7 @@ impl Frame {
                 };
                 match d {
                     Slot::Pred(p) => self.registers.test(*p, active, vote),
-                    Slot::Word(d) => self
-                        .registers
-                        .set_w(*d, active, |lane| yes & groups[lane] & active),
+                    Slot::Word(d) => set_w!(self.registers, *d, active, |lane| yes & groups[lane] & active),
                     Slot::Wide(_) => {}
                 }
             }
@@ -62,7 +60,7 @@ impl Frame {
                         equal
                     }
                 });
-                self.registers.set_w(*d, active, |lane| found[lane]);
+                set_w!(self.registers, *d, active, |lane| found[lane]);
                 if let Some(p) = same {
                     self.registers.test(*p, active, |lane| found[lane] != 0);
                 }
@@ -135,7 +133,7 @@ impl Frame {
             from[lane] = source as usize;
             valid |= u32::from(inside) << lane;
         }
-        self.registers.set_w(shuffle.d, active, |lane| a[from[lane]]);
+        set_w!(self.registers, shuffle.d, active, |lane| a[from[lane]]);
         if let Some(p) = shuffle.valid {
             self.registers.set_pred(p, active, valid);
         }

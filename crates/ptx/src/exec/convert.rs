@@ -1,5 +1,6 @@
 //! `cvt` between all widths of integers and floats.
 
+use super::loops::{set_d, set_w, w1};
 use super::warp::Registers;
 use crate::half;
 use crate::ir::{Finish, Op, Slot};
@@ -23,25 +24,29 @@ impl Registers {
         };
         let plain = finish == Finish::PLAIN && !integral;
         match (to, from, d, a) {
-            (Ty::F32, Ty::F16, Slot::Word(d), Slot::Word(a)) if plain => self.w1(d, a, mask, half::to_f32),
-            (Ty::F16, Ty::F32, Slot::Word(d), Slot::Word(a)) if plain => self.w1(d, a, mask, half::from_f32),
+            (Ty::F32, Ty::F16, Slot::Word(d), Slot::Word(a)) if plain => {
+                w1!(self, d, a, mask, |a| half::to_f32(a))
+            }
+            (Ty::F16, Ty::F32, Slot::Word(d), Slot::Word(a)) if plain => {
+                w1!(self, d, a, mask, |a| half::from_f32(a))
+            }
             (Ty::F32, Ty::Signed(32), Slot::Word(d), Slot::Word(a)) if plain => {
-                self.w1(d, a, mask, |a| (a as i32 as f32).to_bits());
+                w1!(self, d, a, mask, |a| (a as i32 as f32).to_bits());
             }
             (Ty::F32, Ty::Unsigned(32), Slot::Word(d), Slot::Word(a)) if plain => {
-                self.w1(d, a, mask, |a| (a as f32).to_bits());
+                w1!(self, d, a, mask, |a| (a as f32).to_bits());
             }
             (Ty::Unsigned(64), Ty::Unsigned(32), Slot::Wide(d), Slot::Word(a)) => {
                 let a = self.w(a);
-                self.set_d(d, mask, |lane| u64::from(a[lane]));
+                set_d!(self, d, mask, |lane| u64::from(a[lane]));
             }
             (Ty::Signed(64), Ty::Signed(32), Slot::Wide(d), Slot::Word(a)) => {
                 let a = self.w(a);
-                self.set_d(d, mask, |lane| i64::from(a[lane] as i32) as u64);
+                set_d!(self, d, mask, |lane| i64::from(a[lane] as i32) as u64);
             }
             (Ty::Unsigned(32), Ty::Unsigned(64), Slot::Word(d), Slot::Wide(a)) if !finish.saturate => {
                 let a = self.d(a);
-                self.set_w(d, mask, |lane| a[lane] as u32);
+                set_w!(self, d, mask, |lane| a[lane] as u32);
             }
             _ => self.convert_any(to, from, integral, finish, (d, d_bits, a), mask),
         }
@@ -63,8 +68,9 @@ impl Registers {
         };
         let value = |lane: usize| convert(a[lane], to, from, integral, finish);
         match d {
-            Slot::Word(d) => self.set_w(d, mask, |lane| value(lane) as u32 & u32::MAX >> (32 - d_bits)),
-            Slot::Wide(d) => self.set_d(d, mask, value),
+            Slot::Word(d) => set_w!(self, d, mask, |lane| value(lane) as u32
+                & u32::MAX >> (32 - d_bits)),
+            Slot::Wide(d) => set_d!(self, d, mask, |lane| value(lane)),
             Slot::Pred(_) => {}
         }
     }

@@ -1,6 +1,6 @@
 //! Float arithmetic and comparisons. What is not a number comes out as the hardware's canonical NaN.
 
-use super::loops::bits;
+use super::loops::{bits, d1, d2, set_d, set_w, w1, w2, w3};
 use super::warp::Registers;
 use super::{Approximate, Core, Machine};
 use crate::fault::{FaultKind, Outcome, Stop};
@@ -49,37 +49,36 @@ fn extreme32(a: u32, b: u32, larger: bool, strict: bool) -> u32 {
 impl Registers {
     #[inline(always)]
     pub(super) fn f32_bin(&mut self, op: FBin, finish: Finish, d: R, a: R, b: R, mask: u32) {
-        let f = |f: fn(f32, f32) -> f32| {
-            move |a: u32, b: u32| canonical32(f(f32::from_bits(a), f32::from_bits(b)))
-        };
         if finish != Finish::PLAIN {
-            return self.w2(d, a, b, mask, |a, b| f32_one(op, finish, a, b));
+            return w2!(self, d, a, b, mask, |a, b| f32_one(op, finish, a, b));
         }
         match op {
-            FBin::Add => self.w2(d, a, b, mask, |a, b| {
+            FBin::Add => w2!(self, d, a, b, mask, |a, b| {
                 canonical32(f32::from_bits(a) + f32::from_bits(b))
             }),
-            FBin::Sub => self.w2(d, a, b, mask, |a, b| {
+            FBin::Sub => w2!(self, d, a, b, mask, |a, b| {
                 canonical32(f32::from_bits(a) - f32::from_bits(b))
             }),
-            FBin::Mul => self.w2(d, a, b, mask, |a, b| {
+            FBin::Mul => w2!(self, d, a, b, mask, |a, b| {
                 canonical32(f32::from_bits(a) * f32::from_bits(b))
             }),
-            FBin::Div => self.w2(d, a, b, mask, f(|a, b| a / b)),
-            FBin::Min { strict } => self.w2(d, a, b, mask, |a, b| extreme32(a, b, false, strict)),
-            FBin::Max { strict } => self.w2(d, a, b, mask, |a, b| extreme32(a, b, true, strict)),
-            FBin::Copysign => self.w2(d, a, b, mask, |a, b| a & 0x7fff_ffff | b & 0x8000_0000),
+            FBin::Div => w2!(self, d, a, b, mask, |a, b| canonical32(
+                f32::from_bits(a) / f32::from_bits(b)
+            )),
+            FBin::Min { strict } => w2!(self, d, a, b, mask, |a, b| extreme32(a, b, false, strict)),
+            FBin::Max { strict } => w2!(self, d, a, b, mask, |a, b| extreme32(a, b, true, strict)),
+            FBin::Copysign => w2!(self, d, a, b, mask, |a, b| a & 0x7fff_ffff | b & 0x8000_0000),
         }
     }
 
     #[inline(always)]
     pub(super) fn f32_fma(&mut self, finish: Finish, d: R, abc: [R; 3], mask: u32) {
         if finish == Finish::PLAIN {
-            return self.w3(d, abc, mask, |a, b, c| {
+            return w3!(self, d, abc, mask, |a, b, c| {
                 canonical32(f32::from_bits(a).mul_add(f32::from_bits(b), f32::from_bits(c)))
             });
         }
-        self.w3(d, abc, mask, |a, b, c| {
+        w3!(self, d, abc, mask, |a, b, c| {
             let [a, b, c] =
                 [a, b, c].map(|bits| f32::from_bits(if finish.flush { flush32(bits) } else { bits }));
             end32(rounding::fma32(a, b, c, finish.round), finish)
@@ -87,7 +86,7 @@ impl Registers {
     }
 
     pub(super) fn f32_un(&mut self, op: FUn, finish: Finish, d: R, a: R, mask: u32) {
-        self.w1(d, a, mask, |a| {
+        w1!(self, d, a, mask, |a| {
             let a = if finish.flush { flush32(a) } else { a };
             let x = f32::from_bits(a);
             let value = match op {
@@ -103,7 +102,7 @@ impl Registers {
 
     pub(super) fn f64_op(&mut self, op: &Op, mask: u32) {
         match *op {
-            Op::F64Bin(op, d, a, b) => self.d2(d, a, b, mask, |a, b| {
+            Op::F64Bin(op, d, a, b) => d2!(self, d, a, b, mask, |a, b| {
                 let (x, y) = (f64::from_bits(a), f64::from_bits(b));
                 match op {
                     FBin::Add => canonical64(x + y),
@@ -116,9 +115,11 @@ impl Registers {
             }),
             Op::F64Fma(d, a, b, c) => {
                 let [a, b, c] = [a, b, c].map(|slot| self.d(slot).map(f64::from_bits));
-                self.set_d(d, mask, |lane| canonical64(a[lane].mul_add(b[lane], c[lane])));
+                set_d!(self, d, mask, |lane| canonical64(
+                    a[lane].mul_add(b[lane], c[lane])
+                ));
             }
-            Op::F64Un(op, d, a) => self.d1(d, a, mask, |a| match op {
+            Op::F64Un(op, d, a) => d1!(self, d, a, mask, |a| match op {
                 FUn::Neg => a ^ 1 << 63,
                 FUn::Abs => a & !(1 << 63),
                 FUn::Sqrt => canonical64(f64::from_bits(a).sqrt()),
@@ -150,7 +151,7 @@ impl Registers {
                 b,
                 c,
             } => {
-                self.w3(d, [a, b, c], mask, |a, b, c| {
+                w3!(self, d, [a, b, c], mask, |a, b, c| {
                     half::fma(a & 0xffff, b & 0xffff, c & 0xffff) | half::fma(a >> 16, b >> 16, c >> 16) << 16
                 });
             }
@@ -163,7 +164,7 @@ impl Registers {
                 a,
                 b,
             } => {
-                self.w2(d, a, b, mask, |a, b| {
+                w2!(self, d, a, b, mask, |a, b| {
                     let mul = |a, b| half::through(a, b, |a, b| a * b);
                     mul(a & 0xffff, b & 0xffff) | mul(a >> 16, b >> 16) << 16
                 });
@@ -177,7 +178,7 @@ impl Registers {
                 a,
                 b,
             } => {
-                self.w2(d, a, b, mask, |a, b| {
+                w2!(self, d, a, b, mask, |a, b| {
                     let add = |a, b| half::through(a, b, |a, b| a + b);
                     add(a & 0xffff, b & 0xffff) | add(a >> 16, b >> 16) << 16
                 });
@@ -200,7 +201,7 @@ impl Registers {
                     );
                     if relu && value & 0x8000 != 0 { 0 } else { value }
                 };
-                self.w3(d, [a, b, c], mask, |a, b, c| {
+                w3!(self, d, [a, b, c], mask, |a, b, c| {
                     each(pairs, one(a & 0xffff, b & 0xffff, c & 0xffff), || {
                         one(a >> 16, b >> 16, c >> 16)
                     })
@@ -216,13 +217,17 @@ impl Registers {
                 b,
             } => {
                 let one = |a: u32, b: u32| half_one(op, flush, saturate, a, b);
-                self.w2(d, a, b, mask, |a, b| {
+                w2!(self, d, a, b, mask, |a, b| {
                     each(pairs, one(a & 0xffff, b & 0xffff), || one(a >> 16, b >> 16))
                 });
             }
             Op::HalfUn { op, pairs, d, a } => {
                 let sign = if pairs { 0x8000_8000 } else { 0x8000 };
-                self.w1(d, a, mask, |a| if op == FUn::Neg { a ^ sign } else { a & !sign });
+                w1!(self, d, a, mask, |a| if op == FUn::Neg {
+                    a ^ sign
+                } else {
+                    a & !sign
+                });
             }
             _ => {}
         }
@@ -243,7 +248,7 @@ impl Registers {
         }
         core.counters.approximations += 1;
         let (a, b) = (self.w(a), b.map_or([0; 32], |b| self.w(b)));
-        self.set_w(d, mask, |lane| {
+        set_w!(self, d, mask, |lane| {
             let [x, y] = [a[lane], b[lane]]
                 .map(|bits| f64::from(f32::from_bits(if flush { flush32(bits) } else { bits })));
             let value = match fun {
@@ -300,7 +305,7 @@ impl Registers {
                     self.set_pred(q, mask, second);
                 }
             }
-            CompareOut::Word(d, SetAs::F16x2) => self.set_w(d, mask, |lane| {
+            CompareOut::Word(d, SetAs::F16x2) => set_w!(self, d, mask, |lane| {
                 let one = |bits: u32| if bits >> lane & 1 != 0 { 0x3c00 } else { 0 };
                 one(first) | one(second) << 16
             }),
@@ -316,7 +321,7 @@ impl Registers {
                 } else {
                     (low, high)
                 };
-                self.set_w(d, mask, |lane| {
+                set_w!(self, d, mask, |lane| {
                     let one = |bits: u32, value: u32| if bits >> lane & 1 != 0 { value } else { 0 };
                     one(first, low) | if pairs { one(second, high) } else { 0 }
                 });

@@ -1,30 +1,87 @@
-//! Loops over 32 lanes. Each computes all lanes and keeps the masked ones, so that the compiler makes vectors of them.
+//! Loops over 32 lanes. Each computes all lanes and keeps the masked ones.
+//!
+//! They are macros, not functions of closures: a closure that is called from two places is not inlined, and then neither
+//! vectors nor the fused multiply-add of `turn_fast` reach its body.
 
 use super::warp::Registers;
 use crate::ir::{D, P, R};
-use crate::lanes::Words;
 
-#[inline(always)]
-fn keep32(old: &mut [u32; 32], mask: u32, value: impl Fn(usize) -> u32) {
-    if mask == u32::MAX {
-        for (lane, old) in old.iter_mut().enumerate() {
-            *old = value(lane);
+/// Sets a word register from an expression of the lane.
+macro_rules! set_w {
+    ($regs:expr, $d:expr, $mask:expr, |$lane:pat_param| $value:expr $(,)?) => {{
+        let mut new = [0_u32; 32];
+        for (lane, new) in new.iter_mut().enumerate() {
+            let $lane: usize = lane;
+            *new = $value;
         }
-        return;
-    }
-    for (lane, old) in old.iter_mut().enumerate() {
-        let new = value(lane);
-        *old = if mask >> lane & 1 != 0 { new } else { *old };
-    }
+        $regs.keep_w($d, $mask, &new);
+    }};
 }
 
-#[inline(always)]
-fn keep64(old: &mut [u64; 32], mask: u32, value: impl Fn(usize) -> u64) {
-    for (lane, old) in old.iter_mut().enumerate() {
-        let new = value(lane);
-        *old = if mask >> lane & 1 != 0 { new } else { *old };
-    }
+/// Sets a wide register from an expression of the lane.
+macro_rules! set_d {
+    ($regs:expr, $d:expr, $mask:expr, |$lane:pat_param| $value:expr $(,)?) => {{
+        let mut new = [0_u64; 32];
+        for (lane, new) in new.iter_mut().enumerate() {
+            let $lane: usize = lane;
+            *new = $value;
+        }
+        $regs.keep_d($d, $mask, &new);
+    }};
 }
+
+macro_rules! w1 {
+    ($regs:expr, $d:expr, $a:expr, $mask:expr, |$x:ident| $value:expr $(,)?) => {{
+        let a = $regs.w($a);
+        set_w!($regs, $d, $mask, |lane| {
+            let $x = a[lane];
+            $value
+        });
+    }};
+}
+
+macro_rules! w2 {
+    ($regs:expr, $d:expr, $a:expr, $b:expr, $mask:expr, |$x:ident, $y:ident| $value:expr $(,)?) => {{
+        let (a, b) = ($regs.w($a), $regs.w($b));
+        set_w!($regs, $d, $mask, |lane| {
+            let ($x, $y) = (a[lane], b[lane]);
+            $value
+        });
+    }};
+}
+
+macro_rules! w3 {
+    ($regs:expr, $d:expr, $abc:expr, $mask:expr, |$x:ident, $y:ident, $z:ident| $value:expr $(,)?) => {{
+        let [a, b, c] = $abc;
+        let (a, b, c) = ($regs.w(a), $regs.w(b), $regs.w(c));
+        set_w!($regs, $d, $mask, |lane| {
+            let ($x, $y, $z) = (a[lane], b[lane], c[lane]);
+            $value
+        });
+    }};
+}
+
+macro_rules! d1 {
+    ($regs:expr, $d:expr, $a:expr, $mask:expr, |$x:ident| $value:expr $(,)?) => {{
+        let a = $regs.d($a);
+        set_d!($regs, $d, $mask, |lane| {
+            let $x = a[lane];
+            $value
+        });
+    }};
+}
+
+macro_rules! d2 {
+    ($regs:expr, $d:expr, $a:expr, $b:expr, $mask:expr, |$x:ident, $y:ident| $value:expr $(,)?) => {{
+        let (a, b) = ($regs.d($a), $regs.d($b));
+        set_d!($regs, $d, $mask, |lane| {
+            let ($x, $y) = (a[lane], b[lane]);
+            $value
+        });
+    }};
+}
+
+pub(super) use {d1, d2, set_d, set_w, w1, w2, w3};
 
 impl Registers {
     #[inline(always)]
@@ -38,44 +95,35 @@ impl Registers {
     }
 
     #[inline(always)]
-    pub(super) fn set_w(&mut self, d: R, mask: u32, value: impl Fn(usize) -> u32) {
-        let Words(out) = &mut self.words[d.0 as usize];
-        keep32(out, mask, value);
+    pub(super) fn keep_w(&mut self, d: R, mask: u32, new: &[u32; 32]) {
+        let old = &mut self.words[d.0 as usize].0;
+        if mask == u32::MAX {
+            *old = *new;
+            return;
+        }
+        for lane in 0..32 {
+            old[lane] = if mask >> lane & 1 != 0 {
+                new[lane]
+            } else {
+                old[lane]
+            };
+        }
     }
 
     #[inline(always)]
-    pub(super) fn set_d(&mut self, d: D, mask: u32, value: impl Fn(usize) -> u64) {
-        keep64(&mut self.wides[d.0 as usize].0, mask, value);
-    }
-
-    #[inline(always)]
-    pub(super) fn w1(&mut self, d: R, a: R, mask: u32, f: impl Fn(u32) -> u32) {
-        let a = self.w(a);
-        self.set_w(d, mask, |lane| f(a[lane]));
-    }
-
-    #[inline(always)]
-    pub(super) fn w2(&mut self, d: R, a: R, b: R, mask: u32, f: impl Fn(u32, u32) -> u32) {
-        let (a, b) = (self.w(a), self.w(b));
-        self.set_w(d, mask, |lane| f(a[lane], b[lane]));
-    }
-
-    #[inline(always)]
-    pub(super) fn w3(&mut self, d: R, [a, b, c]: [R; 3], mask: u32, f: impl Fn(u32, u32, u32) -> u32) {
-        let (a, b, c) = (self.w(a), self.w(b), self.w(c));
-        self.set_w(d, mask, |lane| f(a[lane], b[lane], c[lane]));
-    }
-
-    #[inline(always)]
-    pub(super) fn d1(&mut self, d: D, a: D, mask: u32, f: impl Fn(u64) -> u64) {
-        let a = self.d(a);
-        self.set_d(d, mask, |lane| f(a[lane]));
-    }
-
-    #[inline(always)]
-    pub(super) fn d2(&mut self, d: D, a: D, b: D, mask: u32, f: impl Fn(u64, u64) -> u64) {
-        let (a, b) = (self.d(a), self.d(b));
-        self.set_d(d, mask, |lane| f(a[lane], b[lane]));
+    pub(super) fn keep_d(&mut self, d: D, mask: u32, new: &[u64; 32]) {
+        let old = &mut self.wides[d.0 as usize].0;
+        if mask == u32::MAX {
+            *old = *new;
+            return;
+        }
+        for lane in 0..32 {
+            old[lane] = if mask >> lane & 1 != 0 {
+                new[lane]
+            } else {
+                old[lane]
+            };
+        }
     }
 
     /// A predicate from a test of each lane.

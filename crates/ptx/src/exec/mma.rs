@@ -4,9 +4,10 @@
 //! four k; of A by columns (B by rows) one k with four rows (columns). An f16 accumulator lies by rows, an f32 one in
 //! two by two patches. Checked on hardware.
 
+use std::sync::LazyLock;
+
 use super::MmaOrder;
 use super::warp::Registers;
-use crate::fault::{FaultKind, Outcome, Stop};
 use crate::half;
 use crate::ir::{Mma, R};
 use crate::rounding::{self, F32, Round, canonical32};
@@ -19,18 +20,94 @@ fn lane_of(pair: usize, row: usize) -> usize {
     4 * pair + row % 4 + row / 4 * 16
 }
 
-impl Registers {
-    pub(super) fn mma(&mut self, order: MmaOrder, mma: &Mma, mask: u32, live: u32) -> Outcome {
-        if mask != u32::MAX {
-            return Err(Stop::new(
-                FaultKind::WarpMask {
-                    mask: u32::MAX,
-                    active: mask,
-                    live,
-                },
-                mask.trailing_zeros(),
-            ));
+/// For each register i and lane l of an f32 accumulator, where its operands lie among the 128 elements of a fragment
+/// (4 elements a lane, element first): A's row depends on bit 1 of i, B's column on bits 0 and 2.
+struct Places {
+    /// [by k][variant][k][lane]
+    a: [[[[u8; 32]; 4]; 2]; 2],
+    b: [[[[u8; 32]; 4]; 4]; 2],
+}
+
+static PLACES: LazyLock<Places> = LazyLock::new(|| {
+    let mut places = Places {
+        a: [[[[0; 32]; 4]; 2]; 2],
+        b: [[[[0; 32]; 4]; 4]; 2],
+    };
+    for (by_k, k, lane) in (0..2).flat_map(|by_k| (0..128).map(move |at| (by_k, at / 32, at % 32))) {
+        let (pair, high) = (lane / 4 % 4, lane / 16 * 4);
+        let place = |row: usize| {
+            let (lane, element) = if by_k == 1 {
+                (lane_of(pair, k + row / 4 * 4), row % 4)
+            } else {
+                (lane_of(pair, row), k)
+            };
+            (element * 32 + lane) as u8
+        };
+        for variant in 0..2 {
+            places.a[by_k][variant][k][lane] = place((lane & 1) + variant * 2 + high);
         }
+        for variant in 0..4 {
+            places.b[by_k][variant][k][lane] = place((lane & 2) + (variant & 1) + (variant & 2) * 2);
+        }
+    }
+    places
+});
+
+/// The 128 elements of a fragment as f32, element first.
+#[inline(always)]
+fn elements(words: [[u32; 32]; 2]) -> [f32; 128] {
+    let mut out = [0.0; 128];
+    for (index, word) in words.iter().enumerate() {
+        for lane in 0..32 {
+            out[index * 64 + lane] = f32::from_bits(half::to_f32(word[lane] & 0xffff));
+            out[index * 64 + 32 + lane] = f32::from_bits(half::to_f32(word[lane] >> 16));
+        }
+    }
+    out
+}
+
+#[inline(always)]
+fn spread(from: &[f32; 128], places: &[[u8; 32]; 4]) -> [[f32; 32]; 4] {
+    let mut out = [[0.0; 32]; 4];
+    for (out, places) in out.iter_mut().zip(places) {
+        for (out, place) in out.iter_mut().zip(places) {
+            *out = from[usize::from(*place & 127)];
+        }
+    }
+    out
+}
+
+impl Registers {
+    /// f32 accumulators in the emulated order, 32 lanes side by side.
+    #[inline(always)]
+    pub(super) fn mma_wide(&mut self, mma: &Mma) {
+        let places = &*PLACES;
+        let (a, b) = (
+            elements(mma.a.map(|a| self.w(a))),
+            elements(mma.b.map(|b| self.w(b))),
+        );
+        let (by_k_a, by_k_b) = (usize::from(mma.a_columns), usize::from(!mma.b_columns));
+        let a = [0, 1].map(|variant| spread(&a, &places.a[by_k_a][variant]));
+        let b = [0, 1, 2, 3].map(|variant| spread(&b, &places.b[by_k_b][variant]));
+        let mut out = [[0_u32; 32]; 8];
+        for (i, out) in out.iter_mut().enumerate() {
+            let (a, b) = (&a[i >> 1 & 1], &b[i & 1 | i >> 1 & 2]);
+            let c = self.w(mma.c[i]);
+            for lane in 0..32 {
+                let mut sum = 0.0_f32;
+                for k in 0..4 {
+                    sum = a[k][lane].mul_add(b[k][lane], sum);
+                }
+                out[lane] = canonical32(sum + f32::from_bits(c[lane]));
+            }
+        }
+        for (slot, value) in mma.d.iter().zip(&out) {
+            self.words[slot.0 as usize].0 = *value;
+        }
+    }
+
+    /// In any order and with any accumulator, element by element.
+    pub(super) fn mma(&mut self, order: MmaOrder, mma: &Mma) {
         let load = |slots: &[R]| slots.iter().map(|slot| self.w(*slot)).collect::<Vec<_>>();
         let (a, b, c) = (load(&mma.a), load(&mma.b), load(&mma.c));
         let mut out = vec![[0_u32; 32]; mma.d.len()];
@@ -52,7 +129,6 @@ impl Registers {
         for (slot, value) in mma.d.iter().zip(out) {
             self.words[slot.0 as usize].0 = value;
         }
-        Ok(())
     }
 }
 

@@ -1,8 +1,9 @@
 //! One instruction that stays on its path: to the loops that do it.
 
+use super::loops::{d1, set_d, set_w, w1};
 use super::warp::{Frame, Own};
-use super::{Core, Machine};
-use crate::fault::Outcome;
+use super::{Core, Machine, MmaOrder};
+use crate::fault::{FaultKind, Outcome, Stop};
 use crate::ir::{Instr, Op, Slot};
 use crate::types::Space;
 
@@ -38,8 +39,8 @@ impl Frame {
                 regs.field(&instr.op, mask);
             }
             Op::Dot4 { .. } | Op::Dot2 { .. } => regs.dot(&instr.op, mask),
-            Op::Mov32(d, a) => regs.w1(*d, *a, mask, |a| a),
-            Op::Mov64(d, a) => regs.d1(*d, *a, mask, |a| a),
+            Op::Mov32(d, a) => w1!(regs, *d, *a, mask, |a| a),
+            Op::Mov64(d, a) => d1!(regs, *d, *a, mask, |a| a),
             Op::MovPred(d, a, negated) => {
                 let bits = regs.pred(*a, *negated);
                 regs.set_pred(*d, mask, bits);
@@ -56,19 +57,19 @@ impl Frame {
             | Op::Unpack4x16(..) => regs.pack(&instr.op, mask),
             Op::Select32(d, a, b, p, negated) => {
                 let (a, b, p) = (regs.w(*a), regs.w(*b), regs.pred(*p, *negated));
-                regs.set_w(
-                    *d,
-                    mask,
-                    |lane| if p >> lane & 1 != 0 { a[lane] } else { b[lane] },
-                );
+                set_w!(regs, *d, mask, |lane| if p >> lane & 1 != 0 {
+                    a[lane]
+                } else {
+                    b[lane]
+                },);
             }
             Op::Select64(d, a, b, p, negated) => {
                 let (a, b, p) = (regs.d(*a), regs.d(*b), regs.pred(*p, *negated));
-                regs.set_d(
-                    *d,
-                    mask,
-                    |lane| if p >> lane & 1 != 0 { a[lane] } else { b[lane] },
-                );
+                set_d!(regs, *d, mask, |lane| if p >> lane & 1 != 0 {
+                    a[lane]
+                } else {
+                    b[lane]
+                },);
             }
             Op::Compare(compare) => regs.compare(compare, mask),
             Op::F32Bin(op, finish, d, a, b) => regs.f32_bin(*op, *finish, *d, *a, *b, mask),
@@ -96,7 +97,19 @@ impl Frame {
             }
             Op::Mma(mma) => {
                 core.counters.mma += 1;
-                regs.mma(machine.options.mma, mma, mask, own.live)?;
+                if mask != u32::MAX {
+                    let kind = FaultKind::WarpMask {
+                        mask: u32::MAX,
+                        active: mask,
+                        live: own.live,
+                    };
+                    return Err(Stop::new(kind, mask.trailing_zeros()));
+                }
+                if mma.wide_c && mma.wide_d && machine.options.mma == MmaOrder::EmulatedF32 {
+                    regs.mma_wide(mma);
+                } else {
+                    regs.mma(machine.options.mma, mma);
+                }
             }
             // Control's own loop has these.
             Op::Branch { .. }
