@@ -40,16 +40,13 @@ bench)
 esac
 "#;
 
-/// `cargo xtask gpu-bundle [--install]`
+/// `cargo xtask gpu-bundle [..]`: flags are those of `kernels`; `--arch` limits the pack to what the machine needs.
 pub fn bundle(arguments: &[String]) -> Outcome {
     let folder = target().join("gpu-bundle");
-    let mut flags: Vec<String> = ["--require", "--report"].map(str::to_owned).to_vec();
-    for argument in arguments {
-        if argument != "--install" {
-            return Err(format!("flag `{argument}`, allowed: --install"));
-        }
-        flags.push(argument.clone());
+    if arguments.iter().any(|argument| argument == "--out") {
+        return Err("flag `--out`: a bundle takes the pack from its own place".to_owned());
     }
+    let flags = [&["--require".to_owned()], arguments].concat();
     kernels::kernels(&flags)?;
     let mut build = vec!["build", "--release", "--quiet"];
     for (package, _) in PROGRAMS {

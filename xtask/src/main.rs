@@ -17,7 +17,8 @@ cargo xtask tidy                 layering, sizes, banned words, documented depen
 cargo xtask test                 everything that must pass: format, lints, tidy, tests, clients, browser
 cargo xtask kernels [--report]   the CUDA kernel pack, target/kernels/galvani.pack: what changed is compiled anew
     --arch sm_70,compute_70  --only SUBSTRING  --out FILE  --require (no compiler is an error)  --install (it, below target/)
-cargo xtask gpu-bundle [--install]  target/gpu-bundle/: programs, kernel pack and script for a machine with a GPU and no Rust
+cargo xtask gpu-bundle [..]      target/gpu-bundle/: programs, kernel pack and script for a machine with a GPU and no Rust;
+    the flags of kernels: --arch sm_90,compute_70 is what an H200 needs
 cargo xtask bench [--peer]       galvani's own speed, or side by side with llama.cpp and OpenVINO GenAI
     --model FILE  --threads 1,2  --rounds 5  --prefill 512  --decode 128  --svg FILE  --json FILE
 cargo xtask soak                 many streams with random lengths, cancels and disconnects against one server
