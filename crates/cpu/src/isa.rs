@@ -13,8 +13,9 @@ pub enum Isa {
     Avx512Vnni,
     /// AVX2 with FMA and F16C.
     Avx2,
-    /// 64-bit Arm. The kernels are the portable ones: NEON is part of the target's baseline, so the compiler
-    /// vectorises their fixed-length loops.
+    /// NEON with the dot-product instructions of Armv8.2 (`sdot`).
+    NeonDot,
+    /// NEON, which every 64-bit Arm processor has.
     Neon,
     /// Plain Rust on any machine.
     Portable,
@@ -32,7 +33,14 @@ pub struct IsaError {
 
 impl Isa {
     /// All sets, best first.
-    pub const ALL: [Isa; 5] = [Isa::AmxInt8, Isa::Avx512Vnni, Isa::Avx2, Isa::Neon, Isa::Portable];
+    pub const ALL: [Isa; 6] = [
+        Isa::AmxInt8,
+        Isa::Avx512Vnni,
+        Isa::Avx2,
+        Isa::NeonDot,
+        Isa::Neon,
+        Isa::Portable,
+    ];
 
     /// Name, as printed and as accepted by [`FromStr`].
     pub const fn name(self) -> &'static str {
@@ -40,6 +48,7 @@ impl Isa {
             Isa::AmxInt8 => "amx-int8",
             Isa::Avx512Vnni => "avx512-vnni",
             Isa::Avx2 => "avx2",
+            Isa::NeonDot => "neon-dot",
             Isa::Neon => "neon",
             Isa::Portable => "portable",
         }
@@ -62,6 +71,7 @@ impl Isa {
             Isa::AmxInt8 => Isa::Avx512Vnni.is_available() && x86::amx(),
             Isa::Avx512Vnni => x86::avx512_vnni(),
             Isa::Avx2 => x86::avx2(),
+            Isa::NeonDot => arm::neon_dot(),
             Isa::Neon => cfg!(target_arch = "aarch64"),
             Isa::Portable => true,
         }
@@ -180,6 +190,18 @@ mod x86 {
         false
     }
     pub fn amx() -> bool {
+        false
+    }
+}
+
+mod arm {
+    #[cfg(target_arch = "aarch64")]
+    pub fn neon_dot() -> bool {
+        std::arch::is_aarch64_feature_detected!("dotprod")
+    }
+
+    #[cfg(not(target_arch = "aarch64"))]
+    pub fn neon_dot() -> bool {
         false
     }
 }

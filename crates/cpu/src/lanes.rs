@@ -4,13 +4,16 @@
 //! instruction set and enters it with the features enabled. Each set does the same operations in the same order, so a
 //! result depends on the set (fused or separate rounding) but never on how work was split.
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-mod portable;
-
 use crate::isa::Isa;
 
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
 pub(crate) use portable::Portable;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
@@ -131,6 +134,8 @@ pub(crate) enum Set {
     Avx512,
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
     Portable,
 }
 
@@ -144,7 +149,11 @@ impl Set {
             Isa::Avx2 => Set::Avx2,
             #[cfg(not(target_arch = "x86_64"))]
             Isa::AmxInt8 | Isa::Avx512Vnni | Isa::Avx2 => Set::Portable,
-            Isa::Neon | Isa::Portable => Set::Portable,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDot | Isa::Neon => Set::Neon,
+            #[cfg(not(target_arch = "aarch64"))]
+            Isa::NeonDot | Isa::Neon => Set::Portable,
+            Isa::Portable => Set::Portable,
         }
     }
 }
@@ -174,6 +183,9 @@ macro_rules! dispatch {
             $crate::lanes::Set::Avx512 => avx512($($arg),*),
             #[cfg(target_arch = "x86_64")]
             $crate::lanes::Set::Avx2 => avx2($($arg),*),
+            // NEON is the architecture's baseline: there is nothing to enable.
+            #[cfg(target_arch = "aarch64")]
+            $crate::lanes::Set::Neon => $body::<$crate::lanes::Neon>($($arg),*),
             $crate::lanes::Set::Portable => $body::<$crate::lanes::Portable>($($arg),*),
         }
     }};

@@ -238,6 +238,8 @@ unsafe fn quantise(isa: Isa, x: *const f32, tile: &ActTile, element: usize) {
         match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::AmxInt8 | Isa::Avx512Vnni => crate::simd::avx512::quantise(x, tile, element),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDot | Isa::Neon => crate::simd::neon::quantise(x, tile, element),
             _ => quantise_plainly(x, tile, element),
         }
     }

@@ -1,4 +1,4 @@
-//! Plain arrays, for the compiler to vectorise as the target allows (NEON, SSE2).
+//! Plain arrays, for the compiler to vectorise as the target's baseline allows.
 
 use half::f16;
 

@@ -150,6 +150,10 @@ compiled!(
     16,
     "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c"
 );
+#[cfg(target_arch = "aarch64")]
+compiled!(neon, crate::simd::neon::Neon, 4, 4);
+#[cfg(target_arch = "aarch64")]
+compiled!(neon_dot, crate::simd::neon::NeonDot, 4, 4, "dotprod");
 
 /// Calls `$with!(module)` with the module compiled for `$isa`.
 macro_rules! for_isa {
@@ -161,7 +165,13 @@ macro_rules! for_isa {
             Isa::Avx2 => $with!(avx2),
             #[cfg(not(target_arch = "x86_64"))]
             Isa::AmxInt8 | Isa::Avx512Vnni | Isa::Avx2 => unreachable!("not on this architecture"),
-            Isa::Neon | Isa::Portable => $with!(portable),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDot => $with!(neon_dot),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => $with!(neon),
+            #[cfg(not(target_arch = "aarch64"))]
+            Isa::NeonDot | Isa::Neon => unreachable!("not on this architecture"),
+            Isa::Portable => $with!(portable),
         }
     };
 }
@@ -191,7 +201,7 @@ pub(super) fn amx(isa: Isa, format: Format) -> Option<super::amx::Kernel> {
     }
     match isa {
         Isa::AmxInt8 => for_block_format!(format, of_format, None),
-        Isa::Avx512Vnni | Isa::Avx2 | Isa::Neon | Isa::Portable => None,
+        Isa::Avx512Vnni | Isa::Avx2 | Isa::NeonDot | Isa::Neon | Isa::Portable => None,
     }
 }
 

@@ -103,6 +103,10 @@ impl Prepared {
     ///
     /// # Safety
     /// As [`super::linear_part`]; the panel was made for this matrix.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(unused_variables, reason = "only tiles of AMX depend on the number of rows")
+    )]
     pub unsafe fn new(matrix: &PackedMatrix, part: usize, tile: usize, rows: usize, panel: &Panel) -> Self {
         let at = matrix.tile(part, tile);
         match matrix.layout {
@@ -343,7 +347,8 @@ unsafe fn dots<S: Simd, F: BlockFormat, const N: usize>(
     // SAFETY: the caller's contract.
     unsafe {
         let mut dots = [S::zero_i(); N];
-        if F::OFFSET != 0 {
+        let centred = S::SIGNED && F::WIDE && F::OFFSET == 128;
+        if F::OFFSET != 0 && !centred {
             for r in 0..N {
                 let minus_sum = x.plane(minus_sum).add(r).cast();
                 dots[r] = S::splat_shl(minus_sum, F::OFFSET.trailing_zeros());
@@ -352,7 +357,9 @@ unsafe fn dots<S: Simd, F: BlockFormat, const N: usize>(
         for g in from..to {
             for r in 0..N {
                 let act = x.codes.add(BLOCK * r + 4 * g);
-                dots[r] = if F::WIDE {
+                dots[r] = if centred {
+                    S::dot(dots[r], S::xor(codes[g], S::splat(0x80)), act)
+                } else if F::WIDE {
                     S::dot_wide(dots[r], codes[g], act)
                 } else {
                     S::dot(dots[r], codes[g], act)

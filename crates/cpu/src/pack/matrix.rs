@@ -165,6 +165,7 @@ impl PackedMatrix {
     }
 
     /// Blocks of a row, padding included; zero if not packed in units.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn blocks(&self) -> usize {
         macro_rules! blocks {
             ($f:ty) => {

@@ -12,6 +12,8 @@ pub mod avx2;
 pub mod avx512;
 pub mod lanes;
 pub mod math;
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
 
 /// One implementation of the sixteen lanes.
 pub trait Simd: Copy {
@@ -25,6 +27,10 @@ pub trait Simd: Copy {
     /// Rows whose integer products run side by side: as many as the registers hold beside codes and sums. Each product
     /// is a chain of dependent instructions, too long for out-of-order execution to overlap with the next row's.
     const ROWS_TOGETHER: usize;
+
+    /// Whether [`Simd::dot`] reads codes as bytes with a sign, which below 128 is the same. Codes that are all to be
+    /// lessened by 128 may then be given to it with their top bit turned.
+    const SIGNED: bool = false;
 
     /// 64 bytes at `p`.
     unsafe fn load(p: *const u8) -> Self::B;
