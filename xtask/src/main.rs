@@ -1,5 +1,6 @@
-//! Project tasks: `cargo xtask tidy | test | kernels | gpu-bundle | bench | soak | fuzz`.
+//! Project tasks: `cargo xtask tidy | test | kernels | gpu-bundle | bench | soak | fuzz | arm`.
 
+mod arm;
 mod bench;
 mod bundle;
 mod kernels;
@@ -23,7 +24,8 @@ cargo xtask bench [--peer]       galvani's own speed, or side by side with llama
     --model FILE  --threads 1,2  --rounds 5  --prefill 512  --decode 128  --svg FILE  --json FILE
 cargo xtask soak                 many streams with random lengths, cancels and disconnects against one server
     --minutes 5  --streams 64  --seed 1  --model FILE
-cargo xtask fuzz TARGET [..]     the fuzzers (list shows the targets)";
+cargo xtask fuzz TARGET [..]     the fuzzers (list shows the targets)
+cargo xtask arm                  the Arm kernels: cross compiled, tested on emulated processors";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
             ]
             .concat(),
         ),
+        Some("arm") => arm::arm(),
         Some("help" | "--help" | "-h") => {
             println!("{HELP}");
             Ok(())
