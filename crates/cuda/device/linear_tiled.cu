@@ -51,25 +51,22 @@ __device__ __forceinline__ int twist(int token) { return (token & 1) | (token & 
 
 typedef float Sums[kColumnTiles][kTokenTiles][8];
 
-// One stage: two units of each column tile, units 2 * `half` and the next of the piece.
-__device__ __forceinline__ void multiply_stage(Sums& acc, const FORMAT::Head (&heads)[kColumnTiles],
-                                               const FORMAT::Codes (&codes)[2][kColumnTiles], int half, const uint4* stage, int token_first, int lane) {
+// One unit of each column tile.
+__device__ __forceinline__ void multiply_unit(Sums& acc, const FORMAT::Head (&heads)[kColumnTiles], const FORMAT::Codes (&codes)[kColumnTiles],
+                                              int unit, const uint4* stage, int token_first, int lane) {
+  u32 w[kColumnTiles][4][4];
 #pragma unroll
-  for (int u = 0; u < 2; u++) {
-    u32 w[kColumnTiles][4][4];
+  for (int c = 0; c < kColumnTiles; c++) FORMAT::expand(w[c], codes[c], heads[c], unit, lane);
 #pragma unroll
-    for (int c = 0; c < kColumnTiles; c++) FORMAT::expand(w[c], codes[u][c], heads[c], 2 * half + u, lane);
+  for (int t = 0; t < kTokenTiles; t++) {
+    u32 x[kActOctets][4];
 #pragma unroll
-    for (int t = 0; t < kTokenTiles; t++) {
-      u32 x[kActOctets][4];
-#pragma unroll
-      for (int o = 0; o < kActOctets; o++) {
-        const uint4 v = stage[staged(token_first + 8 * t + token_of_lane(lane), 4 * u + act_octet_first(lane) + o)];
-        x[o][0] = v.x; x[o][1] = v.y; x[o][2] = v.z; x[o][3] = v.w;
-      }
-#pragma unroll
-      for (int c = 0; c < kColumnTiles; c++) mma_unit(acc[c][t], w[c], x);
+    for (int o = 0; o < kActOctets; o++) {
+      const uint4 v = stage[staged(token_first + 8 * t + token_of_lane(lane), 4 * (unit & 1) + act_octet_first(lane) + o)];
+      x[o][0] = v.x; x[o][1] = v.y; x[o][2] = v.z; x[o][3] = v.w;
     }
+#pragma unroll
+    for (int c = 0; c < kColumnTiles; c++) mma_unit(acc[c][t], w[c], x);
   }
 }
 
@@ -123,8 +120,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
 #pragma unroll
         for (int c = 0; c < kColumnTiles; c++) codes[u][c] = FORMAT::codes(tiles[c], p, 2 * h + u, lane);
       const bool more = h + 1 < kHalves || p + 1 < end;
+      multiply_unit(acc, heads, codes[0], 2 * h, stages[now], warp_token, lane);
+      // Only now: before, the registers hold the codes of both units.
       if (more) share.load(x, x_stride, block_token, m, p * FORMAT::kPiece + (h + 1) * kStage, k);
-      multiply_stage(acc, heads, codes, h, stages[now], warp_token, lane);
+      multiply_unit(acc, heads, codes[1], 2 * h + 1, stages[now], warp_token, lane);
       now ^= 1;
       if (more) share.store(stages[now]);
       __syncthreads();

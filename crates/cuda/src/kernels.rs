@@ -1,7 +1,8 @@
 //! The table of kernels: one row is one translation unit, compiled for each of its architectures.
 
 use crate::arch::Arch;
-use crate::ops::{experts, linear};
+use crate::ops::{experts, linear, measure};
+use crate::repack;
 use crate::selftest;
 
 /// One kernel: what the compiler is given and what its result must keep to.
@@ -69,7 +70,13 @@ impl Fact {
 
 /// Every row. A new operation adds its table here.
 pub fn rows() -> Vec<KernelRow> {
-    let tables: [fn() -> Vec<KernelRow>; 3] = [selftest::rows, linear::rows::rows, experts::rows::rows];
+    let tables: [fn() -> Vec<KernelRow>; 5] = [
+        selftest::rows,
+        measure::rows,
+        linear::rows::rows,
+        experts::rows::rows,
+        repack::device::rows,
+    ];
     tables.iter().flat_map(|table| table()).collect()
 }
 

@@ -8,6 +8,7 @@
 
 pub mod bench;
 mod cases;
+pub mod device;
 mod drive;
 pub mod model;
 mod weights;

@@ -5,10 +5,18 @@ use std::process::ExitCode;
 use galvani_cpu::{CpuBackend, CpuMath, CpuOptions, Isa};
 use galvani_graph::Format;
 use galvani_optest::bench::{self, DECODERS, Plan};
+use galvani_optest::device::command::{self, Flags};
 use galvani_optest::{Closeness, Outcome, cases, check, wanted};
 
 const USAGE: &str = "usage:
   optest test [NAME]       every case whose name contains NAME, on every instruction set, exact and fast
+  optest test --backend ptx|cuda [--filter S] [--image cubin|ptx] [--mma f32|volta] [--seed N]
+                           every CUDA kernel in the interpreter, or on a GPU
+  optest bit-equal [--filter S] [--seed N]
+                           a GPU's PTX against the interpreter
+  optest bench-cuda [--image cubin|ptx] [--format S,S] [--shape NxK,NxK] [--tokens 1,8] [--json FILE]
+  optest plans [--format S] [--shape NxK] [--tokens 1,8]
+                           what runs on a V100 and on an H200 (all take [--pack target/kernels/galvani.pack])
   optest bench [--shape qwen3-0.6b] [--format Q4_0] [--threads 2] [--isa NAME] [--prompt 512] [--decode 64]
   optest support           instruction sets and formats with their kernels";
 
@@ -17,7 +25,14 @@ type Failure = Box<dyn std::error::Error>;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.first().map(String::as_str) {
+        Some("test") if arguments.get(1).is_some_and(|flag| flag == "--backend") => backend(
+            arguments.get(2).map_or("", String::as_str),
+            &arguments[3.min(arguments.len())..],
+        ),
         Some("test") => test(arguments.get(1).map_or("", String::as_str)),
+        Some("bit-equal") => Flags::parse(&arguments[1..]).and_then(|flags| command::bit_equal(&flags)),
+        Some("bench-cuda") => Flags::parse(&arguments[1..]).and_then(|flags| command::bench_cuda(&flags)),
+        Some("plans") => Flags::parse(&arguments[1..]).and_then(|flags| command::plans(&flags)),
         Some("bench") => benchmark(&arguments[1..]),
         Some("support") => support(),
         _ => Err(USAGE.into()),
@@ -28,6 +43,15 @@ fn main() -> ExitCode {
             eprintln!("{error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn backend(name: &str, arguments: &[String]) -> Result<(), Failure> {
+    let flags = Flags::parse(arguments)?;
+    match name {
+        "ptx" => command::test_ptx(&flags),
+        "cuda" => command::test_cuda(&flags),
+        _ => Err(format!("--backend {name}, allowed: ptx, cuda").into()),
     }
 }
 

@@ -65,7 +65,7 @@ impl Random {
     }
 
     /// About normal, deviation 1 (a sum of twelve uniform numbers).
-    fn normal(&mut self) -> f32 {
+    pub(crate) fn normal(&mut self) -> f32 {
         (0..3).map(|_| self.four()).sum::<f32>() - 6.0
     }
 
@@ -98,7 +98,7 @@ fn factors(format: Format) -> &'static [(usize, f32)] {
     }
 }
 
-fn push_block(format: Format, size: f32, shift: f32, random: &mut Random, bytes: &mut Vec<u8>) {
+pub(crate) fn push_block(format: Format, size: f32, shift: f32, random: &mut Random, bytes: &mut Vec<u8>) {
     let start = bytes.len();
     bytes.extend((0..format.block_bytes()).map(|_| random.bits() as u8));
     let block = &mut bytes[start..];

@@ -2,3 +2,4 @@
 
 pub mod experts;
 pub mod linear;
+pub mod measure;

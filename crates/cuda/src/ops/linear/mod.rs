@@ -8,6 +8,6 @@ pub mod plan;
 pub mod rows;
 pub mod steps;
 
-pub use formats::{FORMATS, LinearFormat};
+pub use formats::{FORMATS, LinearFormat, formats};
 pub use plan::{Linear, LinearPlan, OutType, Route, Workspace};
 pub use steps::{Operands, Product, Step};

@@ -11,7 +11,7 @@ use std::fmt::Write;
 use crate::error::CudaError;
 use crate::ops::linear::divide::{self, Device, PARTS_MAX, Work};
 use crate::ops::linear::formats::LinearFormat;
-use crate::ops::linear::rows::{self, SKINNY_THREADS, TILED_BLOCKS};
+use crate::ops::linear::rows;
 
 /// Tokens of the skinny route at most.
 pub const SKINNY_TOKENS_MAX: u32 = 32;
@@ -201,7 +201,8 @@ impl Linear {
     pub fn skinny_work(&self, token_tiles: u32, warps: u32, device: Device) -> Work {
         let by_shared = SHARED_SM_BYTES / rows::skinny_shared_bytes(warps, token_tiles);
         // Blocks with fewer warps than the row's bound: more of them fit.
-        let by_registers = rows::skinny_blocks(token_tiles) * (SKINNY_THREADS / 32) / warps;
+        let (threads, blocks) = rows::skinny_bounds(&self.format, token_tiles);
+        let by_registers = blocks * (threads / 32) / warps;
         let resident = device.sm_count * by_registers.min(by_shared);
         let piece_bytes = self.format.tile_bytes(self.k) as f64 / f64::from(self.pieces());
         let read = f64::from(device.read_gb_s);
@@ -218,7 +219,8 @@ impl Linear {
     fn skinny(&self, m: u32, device: Device) -> Route {
         let token_tiles = rows::TOKEN_TILES.into_iter().find(|tiles| m <= 8 * tiles);
         let token_tiles = token_tiles.expect("the caller saw that the tokens fit the largest");
-        let warps = (SKINNY_THREADS / 32).min(self.pieces().next_power_of_two());
+        let (threads, _) = rows::skinny_bounds(&self.format, token_tiles);
+        let warps = (threads / 32).min(self.pieces().next_power_of_two());
         let work = self.skinny_work(token_tiles, warps, device);
         Route::Skinny {
             token_tiles,
@@ -233,7 +235,7 @@ impl Linear {
         let part_bytes = f64::from(blocks) * f64::from(TILED_TOKENS * TILED_TILES * 32 * 4);
         Work {
             blocks,
-            resident: device.sm_count * TILED_BLOCKS,
+            resident: device.sm_count * rows::tiled_blocks(&self.format),
             pieces: self.pieces(),
             pieces_round: 1,
             round_ns: TILED_ROUND_NS * f64::from(self.format.piece) / 64.0,
@@ -366,12 +368,11 @@ pub(crate) fn shape(what: &'static str, value: impl Into<u64>, allowed: impl Int
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::linear::formats::FORMATS;
+    use crate::layout::PackedFormat;
 
     fn linear(n: u32, k: u32) -> Linear {
-        let format = FORMATS.iter().find(|format| format.name == "nvfp4");
         Linear {
-            format: *format.expect("nvfp4 is in the table"),
+            format: LinearFormat::of(PackedFormat::Nvfp4.row()),
             n,
             k,
             out: OutType::F16,

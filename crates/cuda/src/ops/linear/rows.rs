@@ -2,12 +2,11 @@
 
 use crate::arch::Arch;
 use crate::kernels::{Fact, KernelRow};
+use crate::layout::PackedFormat;
 use crate::ops::linear::formats::{FORMATS, LinearFormat};
 
 /// Token tiles (of eight) that the skinny kernel takes in one weight pass.
 pub const TOKEN_TILES: [u32; 3] = [1, 2, 4];
-/// Threads of the skinny kernel's largest block.
-pub const SKINNY_THREADS: u32 = 256;
 /// Threads of the tiled kernel's block.
 pub const TILED_THREADS: u32 = 128;
 /// Threads of the kernels around a library's product.
@@ -30,17 +29,33 @@ pub fn dequant(format: &LinearFormat) -> String {
     format!("linear_{}_dequant", format.name)
 }
 
-/// Blocks of the skinny kernel that a multiprocessor holds: what the registers of its sums leave room for.
-pub const fn skinny_blocks(token_tiles: u32) -> u32 {
+/// (threads, blocks of a multiprocessor) of the skinny kernel: what the registers of its sums leave room for. Formats whose codes
+/// or scales fill many registers themselves get some more, in smaller blocks.
+pub const fn skinny_bounds(format: &LinearFormat, token_tiles: u32) -> (u32, u32) {
+    use PackedFormat as F;
+    let wide = match format.packed {
+        F::F16 | F::Fp8Block | F::Int4G128Zero | F::Mxfp4 | F::Q5K | F::Q6K => true,
+        F::Int8G32 | F::Int8G64 | F::Int8G128 | F::Int8G32Zero | F::Int8G64Zero | F::Int8G128Zero => true,
+        F::Fp8 | F::Int4G32 | F::Int4G64 | F::Int4G128 | F::Int4G32Zero | F::Int4G64Zero => false,
+        F::Nvfp4 | F::Iq4Nl | F::Iq4Xs | F::Q2K | F::Q3K | F::Q4K => false,
+    };
     match token_tiles {
-        1 => 4,
-        2 => 3,
-        _ => 2,
+        1 if matches!(format.packed, F::F16) => (128, 7),
+        1 => (256, 4),
+        2 if wide => (128, 5),
+        2 => (256, 3),
+        _ => (256, 2),
     }
 }
 
 /// Blocks of the tiled kernel that a multiprocessor holds.
-pub const TILED_BLOCKS: u32 = 3;
+pub const fn tiled_blocks(format: &LinearFormat) -> u32 {
+    if matches!(format.packed, PackedFormat::F16) {
+        2
+    } else {
+        3
+    }
+}
 
 /// Dynamic shared memory of a skinny block: each warp's sums.
 pub const fn skinny_shared_bytes(warps: u32, token_tiles: u32) -> u32 {
@@ -60,15 +75,15 @@ pub fn rows() -> Vec<KernelRow> {
         for tiles in TOKEN_TILES {
             let mut defines = format_defines(format);
             defines.push(("TOKEN_TILES", tiles.to_string()));
-            let blocks = skinny_blocks(tiles);
+            let (threads, blocks) = skinny_bounds(format, tiles);
             rows.push(KernelRow {
-                shared_bytes: skinny_shared_bytes(SKINNY_THREADS / 32, tiles),
+                shared_bytes: skinny_shared_bytes(threads / 32, tiles),
                 requires: &[Fact::Hmma884, Fact::Ldg128, Fact::NoCall],
                 ..row(
                     skinny(format, tiles),
                     "linear_skinny.cu",
                     defines,
-                    SKINNY_THREADS,
+                    threads,
                     blocks,
                 )
             });
@@ -80,7 +95,7 @@ pub fn rows() -> Vec<KernelRow> {
                 "linear_tiled.cu",
                 format_defines(format),
                 TILED_THREADS,
-                TILED_BLOCKS,
+                tiled_blocks(format),
             )
         });
         rows.push(KernelRow {

@@ -41,16 +41,16 @@ pub struct Product {
     pub n: u32,
     /// Numbers a row.
     pub k: u32,
-    /// Address of x.
-    pub x: u64,
+    /// f16 // [m, x_stride]
+    pub x: DeviceBuffer,
     /// In halves.
     pub x_stride: u32,
-    /// Address of the weights.
-    pub rows: u64,
+    /// f16 // [n, row_stride]
+    pub rows: DeviceBuffer,
     /// In halves.
     pub row_stride: u32,
-    /// Address of the f32 sums // [m, n]
-    pub product: u64,
+    /// f32 // [m, n]
+    pub product: DeviceBuffer,
 }
 
 /// One step.
@@ -127,7 +127,7 @@ impl LinearPlan {
         let linear = &self.linear;
         let columns = columns.min(linear.n - first);
         let (rows_at, sums_at) = match (at.rows, at.sums) {
-            (Some(rows), Some(sums)) => (rows.address(), sums.address()),
+            (Some(rows), Some(sums)) => (rows, sums),
             _ => unreachable!("the operands were checked against the workspace"),
         };
         let optional = |buffer: Option<DeviceBuffer>| Arg::Ptr(buffer.map_or(0, |buffer| buffer.address()));
@@ -146,14 +146,14 @@ impl LinearPlan {
                 Arg::U32(self.tile_bytes()),
                 Arg::U32(linear.pieces()),
                 Arg::U32(linear.row_stride()),
-                Arg::Ptr(rows_at),
+                rows_at.arg(),
             ],
         };
         let product = Product {
             m: self.m,
             n: columns,
             k: linear.k,
-            x: at.x.address(),
+            x: at.x,
             x_stride: at.x_stride,
             rows: rows_at,
             row_stride: linear.row_stride(),
@@ -165,7 +165,7 @@ impl LinearPlan {
             block: [PLAIN_THREADS, 1, 1],
             shared_bytes: 0,
             args: vec![
-                Arg::Ptr(sums_at),
+                sums_at.arg(),
                 Arg::U32(first),
                 Arg::U32(columns),
                 at.column_scale.arg(),
@@ -261,14 +261,15 @@ impl LinearPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::PackedFormat;
     use crate::ops::linear::divide::Device;
-    use crate::ops::linear::{FORMATS, Linear};
+    use crate::ops::linear::{Linear, LinearFormat};
 
     fn plan(m: u32) -> LinearPlan {
         let linear = Linear {
-            format: FORMATS[0],
+            format: LinearFormat::of(PackedFormat::Nvfp4.row()),
             n: 33,
-            k: FORMATS[0].stripe,
+            k: 64,
             out: OutType::F16,
             bias: true,
             residual: false,
