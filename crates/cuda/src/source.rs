@@ -82,6 +82,7 @@ pub enum Group {
 
 impl Group {
     /// The number.
+    #[expect(clippy::len_without_is_empty, reason = "no group is empty")]
     pub const fn len(self) -> usize {
         match self {
             Self::G32 => 32,

@@ -250,12 +250,11 @@ fn q3_scale(packed: &[u8], i: usize) -> u8 {
 /// upper bits are nibbles of the third word.
 fn q3_scales(packed: &[u8]) -> [[u8; 4]; 3] {
     let mut out = [[0; 4]; 3];
-    for half in 0..2 {
-        for j in 0..4 {
-            let (first, last) = (q3_scale(packed, 8 * half + j), q3_scale(packed, 8 * half + 4 + j));
-            out[half][j] = first << 2 | last & 3;
-            out[2][j] |= (last >> 2) << (4 * half);
-        }
+    for i in 0..8 {
+        let (half, j) = (i / 4, i % 4);
+        let (first, last) = (q3_scale(packed, 8 * half + j), q3_scale(packed, 8 * half + 4 + j));
+        out[half][j] = first << 2 | last & 3;
+        out[2][j] |= (last >> 2) << (4 * half);
     }
     out
 }

@@ -203,7 +203,7 @@ fn the_device_refuses_alike() {
 fn refuses_alike(interpreter: &mut Interpreter, weight: Result<Weight<'_>, CudaError>, words: &str) {
     let weight = weight.expect("the shape is good");
     let layout = weight.layout().expect("the shape is good");
-    let host = repack(&weight).err().expect("refused").to_string();
+    let host = repack(&weight).expect_err("refused").to_string();
     assert!(host.contains(words), "{host}");
     let tiles = interpreter.alloc(layout.bytes()).expect("small");
     let scales = interpreter.alloc(4 * layout.column_scales()).expect("small");
@@ -211,7 +211,7 @@ fn refuses_alike(interpreter: &mut Interpreter, weight: Result<Weight<'_>, CudaE
     let mut device = |bytes: usize| {
         let scratch = interpreter.alloc(bytes).expect("small");
         let result = repack_on_device(interpreter, &weight, &scratch, &tiles, &scales);
-        result.err().expect("refused").to_string()
+        result.expect_err("refused").to_string()
     };
     assert_eq!(device(bytes), host);
     assert!(device(bytes - 1).contains("scratch"));
