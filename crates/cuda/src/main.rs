@@ -1,6 +1,6 @@
 //! `galvani-cuda kernels | selftest`: builds the kernel pack, or tries the launch layer on a GPU.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 
 use galvani_cuda::driver::check;
@@ -27,10 +27,8 @@ fn main() -> ExitCode {
 }
 
 fn selftest(arguments: &[String]) -> Result<(), String> {
-    let pack = match arguments.first() {
-        Some(path) => PathBuf::from(path),
-        None => file::beside_program().map_err(|error| error.to_string())?,
-    };
+    let named = arguments.first().map(Path::new);
+    let pack = file::locate(named, None).map_err(|error| error.to_string())?;
     let ordinal = match arguments.get(1) {
         Some(text) => text
             .parse()

@@ -31,16 +31,30 @@ const ALIGNMENT: usize = 16;
 /// Far above any pack; a file beyond it is not one.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// Where the pack lies beside the running program.
+/// The pack to use: the one that the user names, or else the one beside the running program, or else the one in the data
+/// folder.
 ///
 /// # Errors
-/// The system does not say where the program is.
-pub fn beside_program() -> Result<PathBuf, CudaError> {
-    let program = std::env::current_exe().map_err(|source| CudaError::File {
-        path: PathBuf::from("the running program"),
-        source,
-    })?;
-    Ok(program.with_file_name(NAME))
+/// None is there; a named one is taken as it is, so that reading it says what is wrong.
+pub fn locate(named: Option<&Path>, data: Option<&Path>) -> Result<PathBuf, CudaError> {
+    if let Some(path) = named {
+        return Ok(path.to_owned());
+    }
+    let program = std::env::current_exe().ok();
+    let places = [program.as_deref().and_then(Path::parent), data];
+    let tried: Vec<PathBuf> = places
+        .into_iter()
+        .flatten()
+        .map(|folder| folder.join(NAME))
+        .collect();
+    let found = tried.iter().find(|path| path.is_file());
+    found.cloned().ok_or_else(|| {
+        let tried: Vec<String> = tried.iter().map(|path| path.display().to_string()).collect();
+        invalid(format!(
+            "none at {}; `cargo xtask kernels` makes one",
+            tried.join(" or ")
+        ))
+    })
 }
 
 /// What the file says about itself.
@@ -373,6 +387,18 @@ mod tests {
             Pack::read(folder.path().join("no").as_path()),
             Err(CudaError::File { .. })
         ));
+    }
+
+    #[test]
+    fn the_named_pack_comes_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let message = locate(None, Some(folder.path())).unwrap_err().to_string();
+        assert_eq!(message.matches(NAME).count(), 2, "{message}");
+        let path = folder.path().join(NAME);
+        sample().write(&path).unwrap();
+        assert_eq!(locate(None, Some(folder.path())).unwrap(), path);
+        let named = Path::new("/nowhere/x.pack");
+        assert_eq!(locate(Some(named), Some(folder.path())).unwrap(), named);
     }
 
     #[test]
