@@ -22,12 +22,13 @@ const LAYERS: [(&str, &[&str]); 12] = [
         "cli",
         &["server", "engine", "text", "models", "cpu", "weights", "graph"],
     ),
-    ("optest", &["cpu", "ptx", "weights", "graph"]),
+    ("optest", &["cpu", "cuda", "ptx", "weights", "graph"]),
     ("xtask", &[]),
 ];
 
 /// What tests may name beyond that.
-const TEST_LAYERS: [(&str, &[&str]); 3] = [
+const TEST_LAYERS: [(&str, &[&str]); 4] = [
+    ("cuda", &["ptx"]),
     ("models", &["cpu"]),
     ("server", &["cpu", "weights", "models"]),
     ("engine", &["cpu", "weights", "models"]),
