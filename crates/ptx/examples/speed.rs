@@ -5,7 +5,8 @@ use std::time::Instant;
 use galvani_ptx::{Approximate, Arg, Launch, Memory, MmaOrder, Module, Options, run};
 
 fn main() {
-    let rows: [(&str, &str, [u32; 3], [u32; 3]); 5] = [
+    let rows: [(&str, &str, [u32; 3], [u32; 3]); 6] = [
+        ("mma", "mma_row_col", [4096, 1, 1], [32, 1, 1]),
         ("gemv", "gemv", [256, 1, 1], [128, 1, 1]),
         ("transpose", "transpose_padded", [32, 32, 1], [32, 8, 1]),
         ("control", "collatz", [64, 1, 1], [256, 1, 1]),
@@ -38,6 +39,7 @@ fn main() {
                 Arg::I32(512),
             ],
             "transpose_padded" => vec![buffer(1 << 22), buffer(1 << 22), Arg::I32(1024), Arg::I32(1024)],
+            "mma_row_col" => vec![buffer(256), buffer(256), buffer(1024), buffer(1024)],
             "collatz" => vec![buffer(1 << 16), buffer(1 << 16), Arg::I32(3)],
             "axpy4" => vec![buffer(1 << 22), buffer(1 << 22), Arg::F32(1.0), Arg::I32(1 << 18)],
             _ => vec![buffer(1 << 20), buffer(64), Arg::I32(1 << 20)],

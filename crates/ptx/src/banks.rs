@@ -89,11 +89,14 @@ pub(crate) fn sectors(addresses: &[u64; 32], mask: u32, mut visit: impl FnMut(u6
 mod tests {
     use super::*;
 
+    /// A lane's address.
+    type Address = fn(u64) -> u64;
+
     #[test]
     fn wavefronts_by_hand() {
         let mut banks = Banks::new();
         // (address of a lane, mask, bytes, passes, least)
-        let cases: [(fn(u64) -> u64, u32, u32, u64, u64); 12] = [
+        let cases: [(Address, u32, u32, u64, u64); 12] = [
             (|lane| lane * 4, u32::MAX, 4, 1, 1),
             (|_| 64, u32::MAX, 4, 1, 1),
             (|lane| lane * 8, u32::MAX, 4, 2, 1),
@@ -119,7 +122,7 @@ mod tests {
 
     #[test]
     fn sectors_by_hand() {
-        let cases: [(fn(u64) -> u64, u32, u64); 8] = [
+        let cases: [(Address, u32, u64); 8] = [
             (|lane| lane * 4096, 0x8001, 2),
             (|lane| lane / 2 * 4096, 0x7, 2),
             (|lane| lane * 4, u32::MAX, 4),

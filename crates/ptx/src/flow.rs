@@ -192,8 +192,8 @@ fn watch(
     let mut checks: Vec<Vec<Slot>> = vec![Vec::new(); function.code.len()];
     let mut defined = vec![0_u64; words];
     for block in 0..count {
-        if small {
-            defined.copy_from_slice(&entries[block]);
+        if let Some(entry) = entries.get(block) {
+            defined.copy_from_slice(entry);
         }
         for at in blocks.starts[block]..blocks.starts[block + 1] {
             for slot in &uses[at].0 {

@@ -51,7 +51,7 @@ pub(crate) fn fma(a: u32, b: u32, c: u32) -> u32 {
     let error = (product - (sum - of_c)) + (c - of_c);
     let bits = sum.to_bits();
     // Past f32's last bit lies an error: the odd neighbour towards it stands for every value in between.
-    let inexact = error > 0.0 || error < 0.0;
+    let inexact = error != 0.0 && !error.is_nan();
     let outward = (error < 0.0) == (bits >> 31 != 0);
     let odd = if outward {
         bits.wrapping_add(1)

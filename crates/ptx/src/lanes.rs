@@ -56,8 +56,8 @@ impl LaneMemory {
                 .all(|lanes| lanes >> lane & 1 != 0);
         }
         let mut all = true;
-        for word in 0..(bytes / 4) as usize {
-            to[word][lane] = self.words[at + word][lane];
+        for (word, to) in to.iter_mut().enumerate().take((bytes / 4) as usize) {
+            to[lane] = self.words[at + word][lane];
             let [a, b, c, d] = self.written[at + word];
             all &= (a & b & c & d) >> lane & 1 != 0;
         }
@@ -76,8 +76,8 @@ impl LaneMemory {
             }
             return;
         }
-        for word in 0..(bytes / 4) as usize {
-            self.words[at + word][lane] = from[word][lane];
+        for (word, from) in from.iter().enumerate().take((bytes / 4) as usize) {
+            self.words[at + word][lane] = from[lane];
             for lanes in &mut self.written[at + word] {
                 *lanes |= 1 << lane;
             }

@@ -149,7 +149,7 @@ impl Allocation {
     fn mark_range(&mut self, at: u64, bytes: u64, written: bool) {
         let whole = bytes == self.bytes;
         self.full
-            .store(written && whole || written && self.full.load(Relaxed), Relaxed);
+            .store(written && (whole || self.full.load(Relaxed)), Relaxed);
         let mut position = at;
         while position < at + bytes {
             let end = (position / 32 * 32 + 32).min(at + bytes);

@@ -269,9 +269,9 @@ impl Races {
 }
 
 impl Shared {
-    /// Reads `bytes` aligned bytes inside; a fault if a byte was never written or another thread may be writing.
+    /// Before aligned bytes inside are read: a fault if one was never written or another thread may be writing.
     #[inline(always)]
-    pub(crate) fn load(&mut self, at: u32, bytes: u32, thread: u32) -> Result<[u32; 4], FaultKind> {
+    pub(crate) fn readable(&mut self, at: u32, bytes: u32, thread: u32) -> Result<(), FaultKind> {
         if !self.is_written(at, bytes) {
             let (space, address) = (crate::Space::Shared, u64::from(at));
             return Err(FaultKind::Uninitialised {
@@ -281,17 +281,10 @@ impl Shared {
                 place: None,
             });
         }
-        if let Some(races) = &mut self.races {
-            races.read(at, bytes, thread)?;
+        match &mut self.races {
+            Some(races) => races.read(at, bytes, thread),
+            None => Ok(()),
         }
-        let mut value = [0; 4];
-        if bytes < 4 {
-            value[0] = self.small(at, bytes);
-        } else {
-            let words = (bytes / 4) as usize;
-            value[..words].copy_from_slice(&self.words[(at / 4) as usize..][..words]);
-        }
-        Ok(value)
     }
 
     #[inline(always)]

@@ -48,9 +48,11 @@ fn f32_instructions() {
         }),
         ("setp.neu.f32 %p0, %r1, %r2;", |a, b, _| (f(a) != f(b)).into()),
         ("setp.gtu.f32 %p0, %r1, %r2;", |a, b, _| {
-            u64::from(!(f(a) <= f(b)))
+            (f(a) > f(b) || f(a).is_nan() || f(b).is_nan()).into()
         }),
-        ("setp.leu.f32 %p0, %r1, %r2;", |a, b, _| u64::from(!(f(a) > f(b)))),
+        ("setp.leu.f32 %p0, %r1, %r2;", |a, b, _| {
+            (f(a) <= f(b) || f(a).is_nan() || f(b).is_nan()).into()
+        }),
         ("setp.num.f32 %p0, %r1, %r2;", |a, b, _| {
             (!f(a).is_nan() && !f(b).is_nan()).into()
         }),
@@ -118,7 +120,8 @@ fn directed(exact: f64, direction: &str) -> u64 {
 fn f32_with_directed_rounding() {
     // Values whose sums and products f64 holds exactly.
     let mut random = Random(11);
-    let mut value = || f32::from_bits(random.next() & 0x8000_ffff | 0x3f80_0000 + (random.next() % 16 << 23));
+    let mut value =
+        || f32::from_bits(random.next() & 0x8000_ffff | (0x3f80_0000 + ((random.next() % 16) << 23)));
     let rows: Vec<[u64; 3]> = (0..2000).map(|_| [r(value()), r(value()), r(value())]).collect();
     for direction in ["rn", "rz", "rm", "rp"] {
         let run = |text: &str| outputs(&text.replace("RND", direction), &rows);
@@ -244,7 +247,7 @@ fn every_half() {
             nearest_half(x.mul_add(x, x)).into()
         }),
         ("setp.geu.f16 %p0, %h1, %h2;", |a, _, _| {
-            u64::from(!(half_value(w(a)) < 1.0))
+            (half_value(w(a)) >= 1.0 || half_value(w(a)).is_nan()).into()
         }),
     ];
     check(&cases, &rows);

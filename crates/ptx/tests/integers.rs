@@ -20,25 +20,25 @@ fn integer_arithmetic() {
         ("add.s16 %h0, %h1, %h2;", |a, b, _| h(a).wrapping_add(h(b)).into()),
         ("sub.u16 %h0, %h1, %h2;", |a, b, _| h(a).wrapping_sub(h(b)).into()),
         ("mul.lo.u32 %r0, %r1, %r2;", |a, b, _| u(w(a).wrapping_mul(w(b)))),
-        ("mul.hi.u32 %r0, %r1, %r2;", |a, b, _| u(w(a)) * u(w(b)) >> 32),
+        ("mul.hi.u32 %r0, %r1, %r2;", |a, b, _| (u(w(a)) * u(w(b))) >> 32),
         ("mul.hi.s32 %r0, %r1, %r2;", |a, b, _| {
-            u((i64::from(s(a)) * i64::from(s(b)) >> 32) as u32)
+            u(((i64::from(s(a)) * i64::from(s(b))) >> 32) as u32)
         }),
         ("mul.lo.s64 %d0, %d1, %d2;", |a, b, _| a.wrapping_mul(b)),
         ("mul.hi.u64 %d0, %d1, %d2;", |a, b, _| {
-            (u128::from(a) * u128::from(b) >> 64) as u64
+            ((u128::from(a) * u128::from(b)) >> 64) as u64
         }),
         ("mul.hi.s64 %d0, %d1, %d2;", |a, b, _| {
-            (i128::from(a as i64) * i128::from(b as i64) >> 64) as u64
+            ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64
         }),
         ("mul.lo.s16 %h0, %h1, %h2;", |a, b, _| {
             h(a).wrapping_mul(h(b)).into()
         }),
         ("mul.hi.u16 %h0, %h1, %h2;", |a, b, _| {
-            u(u32::from(h(a)) * u32::from(h(b)) >> 16)
+            u((u32::from(h(a)) * u32::from(h(b))) >> 16)
         }),
         ("mul.hi.s16 %h0, %h1, %h2;", |a, b, _| {
-            u64::from((i32::from(i(a)) * i32::from(i(b)) >> 16) as u16)
+            u64::from(((i32::from(i(a)) * i32::from(i(b))) >> 16) as u16)
         }),
         ("mul.wide.u32 %d0, %r1, %r2;", |a, b, _| u(w(a)) * u(w(b))),
         ("mul.wide.s32 %d0, %r1, %r2;", |a, b, _| {
@@ -54,7 +54,7 @@ fn integer_arithmetic() {
             u(w(a).wrapping_mul(w(b)).wrapping_add(w(c)))
         }),
         ("mad.hi.u32 %r0, %r1, %r2, %r3;", |a, b, c| {
-            u(((u(w(a)) * u(w(b)) >> 32) as u32).wrapping_add(w(c)))
+            u((((u(w(a)) * u(w(b))) >> 32) as u32).wrapping_add(w(c)))
         }),
         ("mad.lo.u16 %h0, %h1, %h2, %h3;", |a, b, c| {
             h(a).wrapping_mul(h(b)).wrapping_add(h(c)).into()
@@ -298,7 +298,7 @@ fn bits_and_bytes() {
         }),
         (
             "mov.b64 {%h4, %h5, _, %h6}, %d1; mov.b64 %d0, {%h6, %h5, %h4, %h4};",
-            |a, _, _| a >> 48 | a >> 16 << 48 >> 32 | (a & 0xffff) * 0x0001_0001_0000_0000,
+            |a, _, _| a >> 48 | a >> 16 << 48 >> 32 | ((a & 0xffff) * 0x0001_0001_0000_0000),
         ),
     ];
     let mut rows = integers();

@@ -360,8 +360,8 @@ fn a_switch_and_a_local_array() {
     let want: Vec<u32> = (0..32)
         .map(|t| {
             let mut a: Vec<u32> = x[t..t + 8].to_vec();
-            for i in 0..8 {
-                a.swap(i, x[i] as usize & 7);
+            for (i, other) in x.iter().enumerate().take(8) {
+                a.swap(i, *other as usize & 7);
             }
             a[x[t] as usize & 7]
         })

@@ -306,7 +306,7 @@ fn integers(x: u32, y: u32) -> [u64; 12] {
         .wrapping_add(y.leading_zeros())
         .wrapping_add(x.reverse_bits())
         .wrapping_add(first);
-    let unsigned = if y != 0 { (x / y).wrapping_add(x % y) } else { 1 };
+    let unsigned = x.checked_div(y).map_or(1, |ratio| ratio.wrapping_add(x % y));
     let signed = if t != 0 && !(s == i32::MIN && t == -1) {
         (s / t).wrapping_add(s % t)
     } else {
@@ -329,8 +329,8 @@ fn integers(x: u32, y: u32) -> [u64; 12] {
         u64::from(x) * u64::from(y),
         (i64::from(s) * i64::from(t)) as u64,
         u64::from(
-            ((u64::from(x) * u64::from(y) >> 32) as u32)
-                .wrapping_add((i64::from(s) * i64::from(t) >> 32) as u32),
+            (((u64::from(x) * u64::from(y)) >> 32) as u32)
+                .wrapping_add(((i64::from(s) * i64::from(t)) >> 32) as u32),
         ),
         u64::from(picked.wrapping_add(funnel)),
         u64::from(counted),

@@ -47,9 +47,12 @@ fn shuffles_of_every_mode_and_segment() {
     }
 }
 
+/// A body, and what thread t must give.
+type Case = (&'static str, fn(u32) -> u32);
+
 #[test]
 fn votes_masks_and_special_registers() {
-    let cases: [(&str, fn(u32) -> u32); 11] = [
+    let cases: [Case; 11] = [
         (
             "setp.gt.u32 %p1, %r2, 20; vote.sync.uni.pred %p2, %p1, 0xffffffff; selp.b32 %r0, 1, 0, %p2;",
             |_| 0,

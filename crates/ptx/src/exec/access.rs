@@ -104,17 +104,23 @@ impl Request {
 impl Frame {
     #[inline(always)]
     pub(super) fn addresses(&self, addr: Addr) -> [u64; 32] {
+        let mut addresses = [0; 32];
         match addr.base {
-            Slot::Wide(base) => self
-                .registers
-                .d(base)
-                .map(|base| base.wrapping_add_signed(addr.offset)),
-            Slot::Word(base) => self
-                .registers
-                .w(base)
-                .map(|base| u64::from(base.wrapping_add(addr.offset as u32))),
-            Slot::Pred(_) => [0; 32],
+            Slot::Wide(base) => {
+                let base = &self.registers.wides[base.0 as usize].0;
+                for (address, base) in addresses.iter_mut().zip(base) {
+                    *address = base.wrapping_add_signed(addr.offset);
+                }
+            }
+            Slot::Word(base) => {
+                let base = &self.registers.words[base.0 as usize].0;
+                for (address, base) in addresses.iter_mut().zip(base) {
+                    *address = u64::from(base.wrapping_add(addr.offset as u32));
+                }
+            }
+            Slot::Pred(_) => {}
         }
+        addresses
     }
 
     /// The lanes by space; addresses inside their space. One round for all but mixed generic accesses.
@@ -432,12 +438,15 @@ fn load_shared(core: &mut Core, own: &Own, request: &Request, data: &mut Data) -
     request.inside(Space::Shared, u64::from(core.shared.bytes()))?;
     for lane in lanes(request.mask) {
         let thread = own.first_thread + lane as u32;
-        let value = core
-            .shared
-            .load(request.addresses[lane] as u32, request.bytes, thread);
-        let value = value.map_err(|kind| Stop::new(kind, lane as u32))?;
-        for (to, part) in data.iter_mut().zip(value) {
-            to[lane] = part;
+        let at = request.addresses[lane] as u32;
+        let allowed = core.shared.readable(at, request.bytes, thread);
+        allowed.map_err(|kind| Stop::new(kind, lane as u32))?;
+        if request.bytes < 4 {
+            data[0][lane] = core.shared.small(at, request.bytes);
+        } else {
+            for word in 0..request.bytes / 4 {
+                data[word as usize][lane] = core.shared.word(at + word * 4);
+            }
         }
     }
     let (wavefronts, ideal) = core

@@ -35,11 +35,11 @@ impl Registers {
             Bin::Add => w2!(self, d, a, b, mask, |a, b| a.wrapping_add(b)),
             Bin::Sub => w2!(self, d, a, b, mask, |a, b| a.wrapping_sub(b)),
             Bin::Mul => w2!(self, d, a, b, mask, |a, b| a.wrapping_mul(b)),
-            Bin::MulHighU => w2!(self, d, a, b, mask, |a, b| (u64::from(a) * u64::from(b) >> 32)
+            Bin::MulHighU => w2!(self, d, a, b, mask, |a, b| ((u64::from(a) * u64::from(b)) >> 32)
                 as u32),
             Bin::MulHighS => {
                 w2!(self, d, a, b, mask, |a, b| {
-                    (i64::from(a as i32) * i64::from(b as i32) >> 32) as u32
+                    ((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32
                 });
             }
             Bin::MinU => w2!(self, d, a, b, mask, |a, b| a.min(b)),
@@ -77,11 +77,17 @@ impl Registers {
             Bin::Add => d2!(self, d, a, b, mask, |a, b| a.wrapping_add(b)),
             Bin::Sub => d2!(self, d, a, b, mask, |a, b| a.wrapping_sub(b)),
             Bin::Mul => d2!(self, d, a, b, mask, |a, b| a.wrapping_mul(b)),
-            Bin::MulHighU => d2!(self, d, a, b, mask, |a, b| (u128::from(a) * u128::from(b) >> 64)
-                as u64),
+            Bin::MulHighU => d2!(
+                self,
+                d,
+                a,
+                b,
+                mask,
+                |a, b| ((u128::from(a) * u128::from(b)) >> 64) as u64
+            ),
             Bin::MulHighS => {
                 d2!(self, d, a, b, mask, |a, b| {
-                    (i128::from(a as i64) * i128::from(b as i64) >> 64) as u64
+                    ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64
                 });
             }
             Bin::MinU => d2!(self, d, a, b, mask, |a, b| a.min(b)),
@@ -123,8 +129,8 @@ impl Registers {
             Bin::Add => a.wrapping_add(b),
             Bin::Sub => a.wrapping_sub(b),
             Bin::Mul => a.wrapping_mul(b),
-            Bin::MulHighU => a * b >> 16,
-            Bin::MulHighS => (short(a) * short(b) >> 16) as u32,
+            Bin::MulHighU => (a * b) >> 16,
+            Bin::MulHighS => ((short(a) * short(b)) >> 16) as u32,
             Bin::MinU => a.min(b),
             Bin::MinS => short(a).min(short(b)) as u32,
             Bin::MaxU => a.max(b),
@@ -210,7 +216,7 @@ impl Registers {
                 Count::Ones => a.count_ones(),
                 Count::LeadingZeros => a.leading_zeros(),
                 Count::Find { signed, shift } => find(
-                    u64::from(if signed && a as i32 >= 0 || !signed { a } else { !a }),
+                    u64::from(if signed && (a as i32) < 0 { !a } else { a }),
                     32,
                     shift,
                 ),
@@ -289,7 +295,7 @@ impl Registers {
                 let product = match half {
                     Half::Low => a.wrapping_mul(b),
                     Half::HighU => a.wrapping_mul(b) >> 16,
-                    Half::HighS => (short(a) * short(b) >> 16) as u32,
+                    Half::HighS => ((short(a) * short(b)) >> 16) as u32,
                 };
                 product.wrapping_add(c) & 0xffff
             }),
@@ -299,8 +305,8 @@ impl Registers {
                     let (a, b) = (a[lane], b[lane]);
                     let product = match half {
                         Half::Low => a.wrapping_mul(b),
-                        Half::HighU => (u128::from(a) * u128::from(b) >> 64) as u64,
-                        Half::HighS => (i128::from(a as i64) * i128::from(b as i64) >> 64) as u64,
+                        Half::HighU => ((u128::from(a) * u128::from(b)) >> 64) as u64,
+                        Half::HighS => ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64,
                     };
                     product.wrapping_add(c[lane])
                 });
@@ -402,8 +408,8 @@ fn some64(divisor: i64) -> i64 {
 fn high(half: Half, a: u32, b: u32) -> u32 {
     match half {
         Half::Low => a.wrapping_mul(b),
-        Half::HighU => (u64::from(a) * u64::from(b) >> 32) as u32,
-        Half::HighS => (i64::from(a as i32) * i64::from(b as i32) >> 32) as u32,
+        Half::HighU => ((u64::from(a) * u64::from(b)) >> 32) as u32,
+        Half::HighS => ((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32,
     }
 }
 

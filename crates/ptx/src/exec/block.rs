@@ -17,11 +17,14 @@ enum State {
     Done,
 }
 
+/// What a warp brings to a reduction: the operation, its lanes' votes, where the result goes.
+type Vote = (Reduce, u32, Slot);
+
 /// A named barrier while warps come to it.
 #[derive(Debug, Clone, Default)]
 struct Gate {
     /// Bits of warps that wait, and with what for a reduction.
-    waiting: Vec<(usize, Option<(Reduce, u32, Slot)>)>,
+    waiting: Vec<(usize, Option<Vote>)>,
     arrived: Vec<(usize, u32)>,
     warps: usize,
 }

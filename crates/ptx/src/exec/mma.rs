@@ -115,12 +115,12 @@ impl Registers {
             let a = operand(&a, pair, mma.a_columns);
             // B by columns is laid out as A by rows.
             let b = operand(&b, pair, !mma.b_columns);
-            for row in 0..8 {
-                for column in 0..8 {
+            for (row, a) in a.iter().enumerate() {
+                for (column, b) in b.iter().enumerate() {
                     let c = f32::from_bits(get(&c, pair, row, column, mma.wide_c));
                     let value = match order {
-                        MmaOrder::EmulatedF32 => emulated(&a[row], &b[column], c),
-                        MmaOrder::Volta => volta(&a[row], &b[column], c),
+                        MmaOrder::EmulatedF32 => emulated(a, b, c),
+                        MmaOrder::Volta => volta(a, b, c),
                     };
                     put(&mut out, (pair, row, column), mma.wide_d, value);
                 }

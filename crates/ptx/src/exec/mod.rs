@@ -132,6 +132,7 @@ pub(crate) struct Core {
 ///
 /// # Errors
 /// The fault of the lowest faulting block; memory then holds what was written up to there, and by other blocks.
+#[expect(clippy::result_large_err, reason = "a fault ends a launch: it is made once")]
 pub fn run(
     module: &Module,
     kernel: &str,
@@ -174,7 +175,7 @@ pub fn run(
         shared_bytes: shape.shared_bytes,
         hint_starts,
     };
-    grid(&machine, hints)
+    grid(&machine, hints).map_err(|fault| *fault)
 }
 
 /// What a launch's shared memory looks like.
@@ -231,7 +232,7 @@ impl Module {
     }
 }
 
-fn grid(machine: &Machine<'_>, hints: usize) -> Result<Counters, Fault> {
+fn grid(machine: &Machine<'_>, hints: usize) -> Result<Counters, Box<Fault>> {
     let blocks: u64 = machine.launch.grid.iter().map(|side| u64::from(*side)).product();
     let threads = (machine.options.threads.max(1) as u64).min(blocks);
     let (next, worst) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
@@ -276,7 +277,7 @@ fn grid(machine: &Machine<'_>, hints: usize) -> Result<Counters, Fault> {
         });
     }
     match total.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        (_, Some((_, fault))) => Err(*fault),
+        (_, Some((_, fault))) => Err(fault),
         (counters, None) => Ok(counters),
     }
 }

@@ -60,6 +60,7 @@ impl Bench {
         self.words(name, &words)
     }
 
+    #[expect(clippy::result_large_err, reason = "as `run` gives it")]
     pub fn launch(
         &mut self,
         kernel: &str,
@@ -177,7 +178,7 @@ pub fn nearest_half(value: f64) -> u32 {
     if exponent == 0 {
         sign | units
     } else {
-        sign | ((exponent as u32) << 10) + units
+        sign | (((exponent as u32) << 10) + units)
     }
 }
 
