@@ -3,7 +3,8 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::program::{Outcome, cargo, exists, python_environment, root, run, target};
+use crate::kernels;
+use crate::program::{Outcome, cargo, cargo_command, exists, python_environment, root, run, target};
 use crate::served::Served;
 use crate::tidy;
 
@@ -32,6 +33,25 @@ pub fn test() -> Outcome {
             "-D",
             "warnings",
         ])
+    })?;
+    // Volta and the PTX that the interpreter runs; the other architectures are built by `cargo xtask kernels` alone.
+    step("kernels", &mut || {
+        let flags = ["--install", "--require", "--report", "--arch", "sm_70,compute_70"];
+        kernels::kernels(&flags.map(str::to_owned))
+    })?;
+    step("kernels in the interpreter", &mut || {
+        let mut command = cargo_command();
+        command.args([
+            "run",
+            "--quiet",
+            "--package",
+            "galvani-optest",
+            "--",
+            "test",
+            "--backend",
+            "ptx",
+        ]);
+        run(command.arg("--pack").arg(kernels::pack_path()))
     })?;
     step("tests", &mut tests)?;
     let binary = target()
@@ -91,10 +111,15 @@ pub fn test() -> Outcome {
 }
 
 fn tests() -> Outcome {
+    let mut command = cargo_command();
     if exists("cargo-nextest") {
-        return cargo(&["nextest", "run", "--workspace", "--no-fail-fast"]);
+        command.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
+    } else {
+        command.args(["test", "--workspace", "--quiet", "--no-fail-fast"]);
     }
-    cargo(&["test", "--workspace", "--quiet", "--no-fail-fast"])
+    command.envs(kernels::environment(false)?);
+    command.env("GALVANI_PACK", kernels::pack_path());
+    run(&mut command)
 }
 
 fn smollm2(url: &str, math: &str) -> Outcome {
