@@ -55,9 +55,9 @@ pub fn rows() -> Vec<KernelRow> {
             ("SOURCE_HEADER", format!("\"{header}\"")),
         ],
         threads: THREADS,
-        min_blocks: 2,
+        min_blocks: 4,
         shared_bytes: 0,
-        registers_max: 128,
+        registers_max: 64,
         archs: &Arch::ALL,
         requires: &[],
     };
