@@ -20,7 +20,7 @@ use crate::quantise::{ActTile, MINUS_HALVES, SCALE, SCALED_SUM};
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 
-/// Unpacks (tile, units) into a panel.
+/// Unpacks (tile, units) into a panel, and readies this thread's tile unit for [`ChunkFn`].
 pub(super) type UnpackFn = unsafe fn(*const u8, usize, *mut u8);
 /// (panel, blocks, rows, how many, results)
 pub(super) type ChunkFn = unsafe fn(*const u8, usize, &ActTile, usize, *mut TileOut);
@@ -62,9 +62,11 @@ pub(super) const fn panel_bytes(blocks: usize) -> usize {
 }
 
 /// # Safety
-/// AVX-512; the tile has `units` units; the panel has room for their blocks.
+/// The machine has AMX and this process may use it; the tile has `units` units; the panel has room for their blocks.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 unsafe fn unpack<F: BlockFormat>(tile: *const u8, units: usize, panel: *mut u8) {
+    // SAFETY: a valid configuration; no other code of the process uses tiles, so it lasts as long as this thread.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, preserves_flags, readonly)) };
     let mut record = panel;
     for unit in 0..units {
         for block in 0..F::UNIT_BLOCKS {
@@ -107,8 +109,9 @@ struct TileConfig {
     rows: [u8; 16],
 }
 
-/// Tiles 0, 1: results; 4, 5: activations; 6, 7: weights. A scale covers `k` numbers.
-const fn config(rows: u8, k: u8) -> TileConfig {
+/// Tiles 0, 1: results. Where a scale covers 32 numbers 4, 5 are activations and 6, 7 weights; where it covers 16, 2 and 3
+/// are. One configuration for all: loading one takes longer than five products.
+static CONFIG: TileConfig = {
     let mut config = TileConfig {
         palette: 1,
         start_row: 0,
@@ -116,25 +119,30 @@ const fn config(rows: u8, k: u8) -> TileConfig {
         row_bytes: [0; 16],
         rows: [0; 16],
     };
+    let shapes = [
+        (16, 64),
+        (16, 64),
+        (16, 16),
+        (4, 64),
+        (16, 32),
+        (16, 32),
+        (8, 64),
+        (8, 64),
+    ];
     let mut i = 0;
-    while i < 2 {
-        config.rows[i] = rows;
-        config.row_bytes[i] = 64;
-        config.rows[4 + i] = rows;
-        config.row_bytes[4 + i] = k as u16;
-        config.rows[6 + i] = k / 4;
-        config.row_bytes[6 + i] = 64;
+    while i < shapes.len() {
+        (config.rows[i], config.row_bytes[i]) = shapes[i];
         i += 1;
     }
     config
-}
+};
 
-/// Two products of the tile unit, `rows x 16` i32 each.
+/// Two products of the tile unit, `16 x 16` i32 each.
 #[repr(C, align(64))]
 struct Pair([[[i32; TILE_ROWS]; CHUNK]; 2]);
 
 /// # Safety
-/// The machine has AMX and this process may use it; `act` is interleaved by 16 and has `blocks` blocks, as the panel.
+/// `act` is interleaved by 16 and has `blocks` blocks, as the panel, which [`unpack`] has made on this thread.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 unsafe fn chunk<const SCALES: usize, const MIN: bool>(
     panel: *const u8,
@@ -165,20 +173,18 @@ unsafe fn rows<const SCALES: usize, const MIN: bool, const R: usize>(
     let record = record_bytes(SCALES, MIN);
     // A pair is two blocks, or the two halves of one.
     let (pairs, blocks_per_pair) = if SCALES == 1 { (blocks / 2, 2) } else { (blocks, 1) };
-    let (act_step, panel_step) = if SCALES == 1 {
-        (512, record)
-    } else {
-        (16, CODE_BYTES / 2)
-    };
     // SAFETY: the caller's contract.
     unsafe {
-        configure::<SCALES, R>();
         let mut acc = [_mm512_setzero_ps(); R];
         let mut buffers = [const { MaybeUninit::<Pair>::uninit() }; 2];
         let multiply = |pair: usize, buffer: *mut Pair| {
             let codes = act.codes.add(pair * blocks_per_pair * 512);
             let weights = panel.add(pair * blocks_per_pair * record);
-            multiply_pair(codes, act_step, weights, panel_step, buffer);
+            if SCALES == 1 {
+                multiply_blocks(codes, weights, weights.add(record), buffer);
+            } else {
+                multiply_halves(codes, weights, weights.add(CODE_BYTES / 2), buffer);
+            }
         };
         let buffers: *mut Pair = buffers.as_mut_ptr().cast();
         multiply(0, buffers);
@@ -204,47 +210,65 @@ unsafe fn rows<const SCALES: usize, const MIN: bool, const R: usize>(
     }
 }
 
+/// Two blocks of 32 numbers: `weights` with the codes at `codes`, `next` with those of the block after.
+///
 /// # Safety
 /// As [`chunk`].
 #[inline(always)]
-unsafe fn configure<const SCALES: usize, const R: usize>() {
-    static CONFIGS: [[TileConfig; 2]; 2] = [[config(8, 32), config(16, 32)], [config(8, 16), config(16, 16)]];
-    let config: *const TileConfig = &CONFIGS[SCALES - 1][R / 8 - 1];
-    // SAFETY: a valid configuration; no other code of the process uses tiles.
-    unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, preserves_flags, readonly)) };
-}
-
-/// # Safety
-/// As [`chunk`]; tiles are configured.
-#[inline(always)]
-unsafe fn multiply_pair(
-    codes: *const i8,
-    act_step: usize,
-    weights: *const u8,
-    panel_step: usize,
-    buffer: *mut Pair,
-) {
+unsafe fn multiply_blocks(codes: *const i8, weights: *const u8, next: *const u8, buffer: *mut Pair) {
     // SAFETY: reads two tiles of activations and of weights, writes two tiles of results.
     unsafe {
         asm!(
             "tileloadd tmm6, [{w} + {s64}*1]",
-            "tileloadd tmm4, [{a} + {s32}*1]",
+            "tileloadd tmm4, [{a} + {s}*1]",
             "tilezero tmm0",
             "tdpbssd tmm0, tmm4, tmm6",
             "tileloadd tmm7, [{w1} + {s64}*1]",
-            "tileloadd tmm5, [{a1} + {s32}*1]",
+            "tileloadd tmm5, [{a1} + {s}*1]",
             "tilezero tmm1",
             "tdpbssd tmm1, tmm5, tmm7",
             "tilestored [{c} + {s64}*1], tmm0",
             "tilestored [{c1} + {s64}*1], tmm1",
             a = in(reg) codes,
-            a1 = in(reg) codes.add(act_step),
+            a1 = in(reg) codes.add(512),
             w = in(reg) weights,
-            w1 = in(reg) weights.add(panel_step),
+            w1 = in(reg) next,
             c = in(reg) buffer,
             c1 = in(reg) buffer.cast::<u8>().add(size_of::<Pair>() / 2),
             s64 = in(reg) 64usize,
-            s32 = in(reg) 32usize,
+            s = in(reg) 32usize,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// The halves of one block: `weights` with the first 16 codes of each row at `codes`, `next` with the last.
+///
+/// # Safety
+/// As [`chunk`].
+#[inline(always)]
+unsafe fn multiply_halves(codes: *const i8, weights: *const u8, next: *const u8, buffer: *mut Pair) {
+    // SAFETY: reads two tiles of activations and of weights, writes two tiles of results.
+    unsafe {
+        asm!(
+            "tileloadd tmm3, [{w} + {s64}*1]",
+            "tileloadd tmm2, [{a} + {s}*1]",
+            "tilezero tmm0",
+            "tdpbssd tmm0, tmm2, tmm3",
+            "tileloadd tmm3, [{w1} + {s64}*1]",
+            "tileloadd tmm2, [{a1} + {s}*1]",
+            "tilezero tmm1",
+            "tdpbssd tmm1, tmm2, tmm3",
+            "tilestored [{c} + {s64}*1], tmm0",
+            "tilestored [{c1} + {s64}*1], tmm1",
+            a = in(reg) codes,
+            a1 = in(reg) codes.add(16),
+            w = in(reg) weights,
+            w1 = in(reg) next,
+            c = in(reg) buffer,
+            c1 = in(reg) buffer.cast::<u8>().add(size_of::<Pair>() / 2),
+            s64 = in(reg) 64usize,
+            s = in(reg) 32usize,
             options(nostack, preserves_flags),
         );
     }

@@ -21,6 +21,29 @@ pub(super) struct Target<'a> {
 }
 
 impl Target<'_> {
+    /// Asks for the output lines that [`Target::put`] will write, for writing: what a long product hides is not waited for
+    /// afterwards. Rows lie far apart, so that no hardware prefetcher helps.
+    ///
+    /// # Safety
+    /// As [`Target::put`].
+    #[inline]
+    pub unsafe fn claim(&self, chunk: &Chunk<'_>, columns: Range<usize>) {
+        for i in 0..chunk.count {
+            // SAFETY: the output has these columns; a prefetch changes nothing.
+            unsafe {
+                let line = self.out.row(chunk.output(i)).add(self.column + columns.start);
+                #[cfg(target_arch = "x86_64")]
+                std::arch::asm!(
+                    "prefetchw [{}]",
+                    in(reg) line,
+                    options(nostack, preserves_flags, readonly)
+                );
+                #[cfg(not(target_arch = "x86_64"))]
+                let _ = line;
+            }
+        }
+    }
+
     /// Writes the results of one tile; `columns` are those of the product.
     ///
     /// # Safety

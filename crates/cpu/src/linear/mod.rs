@@ -24,6 +24,7 @@ use std::ops::Range;
 
 use galvani_graph::Activation;
 
+use crate::isa::Isa;
 use crate::pack::{CpuMath, PackedMatrix, TILE_ROWS};
 use crate::pool::Worker;
 use crate::quantise::ActRows;
@@ -226,6 +227,7 @@ pub unsafe fn linear_part(
             Some(rows) if matrix.wants_int8() => rows,
             _ => &rows_float,
         };
+        let claims = claims(matrix.isa, rows.count());
         for tiles in groups(worker.share(matrix.tiles_per_part(), 1), GROUP) {
             // SAFETY: the caller's contract.
             unsafe {
@@ -238,6 +240,9 @@ pub unsafe fn linear_part(
                 for chunk in rows.chunks() {
                     for (tile, prepared) in tiles.clone().zip(prepared.iter().flatten()) {
                         let mut values = TileOut::uninit();
+                        if claims {
+                            target.claim(&chunk, columns(matrix, tile));
+                        }
                         prepared.compute(&chunk, values.as_mut_ptr());
                         target.put(values.as_ptr(), &chunk, columns(matrix, tile));
                     }
@@ -256,6 +261,11 @@ fn groups(tiles: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>
     tiles
         .step_by(size)
         .map(move |start| start..(start + size).min(end))
+}
+
+/// Whether results are asked for before they are computed: with many rows they are no longer in the caches.
+fn claims(isa: Isa, rows: usize) -> bool {
+    isa == Isa::AmxInt8 && rows > act::CHUNK
 }
 
 fn columns(matrix: &PackedMatrix, tile: usize) -> Range<usize> {
@@ -301,6 +311,7 @@ pub unsafe fn gated_part(
         epilogue: Epilogue::Store,
         put: table::put_fn(gate.isa),
     };
+    let claims = claims(gate.isa, float.count());
     for tiles in groups(worker.share(gate.tiles_per_part(), 1), GROUP / 2) {
         // SAFETY: the caller's contract.
         unsafe {
@@ -313,6 +324,9 @@ pub unsafe fn gated_part(
             for (chunk_gate, chunk_up) in rows_of(gate).chunks().zip(rows_of(up).chunks()) {
                 for (tile, [prepared_gate, prepared_up]) in tiles.clone().zip(prepared.iter().flatten()) {
                     let (mut g, mut u) = (TileOut::uninit(), TileOut::uninit());
+                    if claims {
+                        target.claim(&chunk_gate, columns(gate, tile));
+                    }
                     prepared_gate.compute(&chunk_gate, g.as_mut_ptr());
                     prepared_up.compute(&chunk_up, u.as_mut_ptr());
                     table::gate(gate.isa, activation, g.as_mut_ptr(), u.as_ptr(), chunk_gate.count);
