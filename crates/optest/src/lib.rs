@@ -10,6 +10,7 @@ pub mod bench;
 mod cases;
 pub mod device;
 mod drive;
+pub mod experts;
 pub mod model;
 mod weights;
 

@@ -15,6 +15,8 @@ const USAGE: &str = "usage:
   optest bit-equal [--filter S] [--seed N]
                            a GPU's PTX against the interpreter
   optest bench-cuda [--image cubin|ptx] [--format S,S] [--shape NxK,NxK] [--tokens 1,8] [--json FILE]
+  optest experts ptx|cuda|bit-equal|bench [--filter S] [--image cubin|ptx] [--mma f32|volta] [--seed N] [--format S,S]
+                           the same three tests of the expert stack, and its speed
   optest plans [--format S] [--shape NxK] [--tokens 1,8]
                            what runs on a V100 and on an H200 (all take [--pack target/kernels/galvani.pack])
   optest bench [--shape qwen3-0.6b] [--format Q4_0] [--threads 2] [--isa NAME] [--prompt 512] [--decode 64]
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         Some("test") => test(arguments.get(1).map_or("", String::as_str)),
         Some("bit-equal") => Flags::parse(&arguments[1..]).and_then(|flags| command::bit_equal(&flags)),
         Some("bench-cuda") => Flags::parse(&arguments[1..]).and_then(|flags| command::bench_cuda(&flags)),
+        Some("experts") => galvani_optest::experts::command::command(&arguments[1..]),
         Some("plans") => Flags::parse(&arguments[1..]).and_then(|flags| command::plans(&flags)),
         Some("bench") => benchmark(&arguments[1..]),
         Some("support") => support(),

@@ -385,7 +385,10 @@ mod tests {
     use crate::ops::linear::FORMATS;
 
     fn stack([experts, top_k, hidden, inner]: [u32; 4]) -> ExpertStack {
-        let format = *FORMATS.iter().find(|format| format.name == "nvfp4").expect("listed");
+        let format = *FORMATS
+            .iter()
+            .find(|format| format.name == "nvfp4")
+            .expect("listed");
         ExpertStack {
             experts,
             top_k,
@@ -420,7 +423,9 @@ mod tests {
                             continue;
                         }
                         let path = Path::Grouped { row_tiles };
-                        let plan = stack([experts, top_k, 64, 64]).plan_path(tokens, path).expect("fits");
+                        let plan = stack([experts, top_k, 64, 64])
+                            .plan_path(tokens, path)
+                            .expect("fits");
                         let (slots, rows) = (tokens * top_k, 8 * row_tiles);
                         // The first slots make every expert's first row block, the rest fill as many more as they can.
                         let used = slots.min(experts);
@@ -431,9 +436,13 @@ mod tests {
                             *count += more / rows * rows;
                             left -= more / rows * rows;
                         }
-                        assert!(needed(&counts, rows) <= plan.row_blocks(), "{experts} {top_k} {tokens} {rows}");
-                        let even: Vec<u32> =
-                            (0..experts).map(|expert| slots / experts + u32::from(expert < slots % experts)).collect();
+                        assert!(
+                            needed(&counts, rows) <= plan.row_blocks(),
+                            "{experts} {top_k} {tokens} {rows}"
+                        );
+                        let even: Vec<u32> = (0..experts)
+                            .map(|expert| slots / experts + u32::from(expert < slots % experts))
+                            .collect();
                         assert!(needed(&even, rows) <= plan.row_blocks());
                         assert!(plan.row_blocks() <= slots);
                         if tokens > rows && left == 0 {
@@ -461,7 +470,11 @@ mod tests {
             ([8, 2, 4096, 14336], 3, one),
             ([8, 2, 4096, 14336], 33, two),
         ] {
-            assert_eq!(stack(sizes).plan(tokens).expect("fits").path, want, "{sizes:?} {tokens}");
+            assert_eq!(
+                stack(sizes).plan(tokens).expect("fits").path,
+                want,
+                "{sizes:?} {tokens}"
+            );
         }
     }
 
@@ -530,7 +543,14 @@ mod tests {
         assert!(stack([64, 4, 64, 48]).plan(0).is_err());
         assert!(stack([64, 4, 64, 48]).plan(TOKENS_MAX).is_ok());
         assert!(stack([64, 4, 64, 48]).plan(TOKENS_MAX + 1).is_err());
-        assert!(stack([64, 32, 64, 48]).plan(TOKENS_MAX).is_err(), "more slots than the router's shared memory holds");
-        assert!(stack([64, 4, 64, 48]).plan_path(9, Path::Grouped { row_tiles: 3 }).is_err());
+        assert!(
+            stack([64, 32, 64, 48]).plan(TOKENS_MAX).is_err(),
+            "more slots than the router's shared memory holds"
+        );
+        assert!(
+            stack([64, 4, 64, 48])
+                .plan_path(9, Path::Grouped { row_tiles: 3 })
+                .is_err()
+        );
     }
 }

@@ -24,8 +24,8 @@ pub const ROUTE_THREADS: u32 = 256;
 pub const EXPERTS_MAX: u32 = 512;
 /// Experts a token at most.
 pub const TOP_K_MAX: u32 = 32;
-/// Dynamic shared memory of a router's block at most: what needs no leave of the driver and lets two blocks live on Volta.
-pub const SHARED_MAX: u32 = 47 * 1024;
+/// Dynamic shared memory of a router's block at most: what needs no leave of the driver.
+pub const SHARED_MAX: u32 = 48 * 1024 - 64;
 /// The combination's symbol.
 pub const COMBINE: &str = "experts_combine";
 
@@ -107,9 +107,10 @@ pub fn rows() -> Vec<KernelRow> {
         ];
         rows.push(KernelRow {
             shared_bytes: SHARED_MAX,
+            registers_max: 128,
             // The slow path of a division is a call.
             requires: &[],
-            ..row(shape.symbol(), "route.cu", defines, ROUTE_THREADS, 2)
+            ..row(shape.symbol(), "route.cu", defines, ROUTE_THREADS, 1)
         });
     }
     FORMATS.iter().for_each(|format| format_rows(format, &mut rows));
