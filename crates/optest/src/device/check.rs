@@ -1,5 +1,6 @@
 //! Runs a case and judges its result.
 
+use galvani_cuda::layout::PackedFormat as F;
 use galvani_cuda::ops::linear::divide::Device;
 use galvani_cuda::ops::linear::{LinearPlan, Operands, OutType, Step};
 use galvani_cuda::repack::{Packed, repack, unpack};
@@ -228,9 +229,9 @@ impl Filled {
         }
     }
 
-    /// Holds what the kernels multiply by against the format's definition. Roundings to half are at most three, relative to
-    /// what a weight is a difference of: at most twice its column's largest, in these numbers. A number in the wrong
-    /// place is off by far more.
+    /// Holds what the kernels multiply by against the format's definition. Roundings to half are at most two, and scales
+    /// far below their column's largest lose bits. Where a weight is a difference, what is rounded is at most twice its column's
+    /// largest, in these numbers. `repack` states and tests the exact bounds; a number in the wrong place is off by far more.
     fn compare_weights(&self, exact: &[f64]) -> Result<(), Failure> {
         let k = self.case.linear.k as usize;
         for (row, (packed, numbers)) in exact
@@ -239,11 +240,15 @@ impl Filled {
             .enumerate()
         {
             let largest = numbers.iter().fold(0f64, |most, number| most.max(number.abs()));
-            let allowed = 6.0 * 2f64.powi(-11) * largest;
+            let difference = matches!(self.case.linear.format.packed, F::Q2K | F::Q4K | F::Q5K);
+            let allowed = |number: f64| {
+                let rounded = if difference { 4.0 * largest } else { number.abs() };
+                2f64.powi(-10) * rounded + 2f64.powi(-15) * largest
+            };
             let pairs = packed.iter().zip(numbers).enumerate();
             if let Some((at, (packed, number))) = pairs
                 .into_iter()
-                .find(|(_, (a, b))| !((*a - *b).abs() <= allowed))
+                .find(|(_, (a, b))| !((*a - *b).abs() <= allowed(**b)))
             {
                 let fault = format!("weight [{row}, {at}] is packed as {packed:e}, the file says {number:e}");
                 return Err(fault.into());
@@ -303,4 +308,100 @@ fn rows(on: &mut dyn Executor, bytes: &[u8], row: usize, stride: usize) -> Resul
         on.upload(&buffer, index * stride, bytes)?;
     }
     Ok(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use galvani_cuda::layout::PackedFormat;
+    use galvani_cuda::ops::linear::{Linear, LinearFormat};
+
+    use super::*;
+    use crate::device::cases::Division;
+    use crate::device::random::Kind;
+
+    fn filled(out: OutType) -> Filled {
+        let linear = Linear {
+            format: LinearFormat::of(PackedFormat::Nvfp4.row()),
+            n: 5,
+            k: 80,
+            out,
+            bias: true,
+            residual: true,
+        };
+        Filled::new(LinearCase {
+            kind: Kind::Nvfp4,
+            m: 3,
+            linear,
+            division: Division::Planned,
+            x_gap: 0,
+            out_gap: 1,
+            seed: 7,
+        })
+        .unwrap()
+    }
+
+    /// What a perfect kernel leaves.
+    fn perfect(filled: &Filled) -> Ran {
+        let linear = filled.case.linear;
+        let weights = unpack(&filled.packed);
+        let mut out = Vec::new();
+        for token in 0..3 {
+            for column in 0..5 {
+                let row = weights[column * 80..][..80]
+                    .iter()
+                    .zip(&filled.x[token * 80..][..80]);
+                let sum: f64 = row.map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+                let more = f64::from(filled.bias[column]) + f64::from(filled.residual[token * 5 + column]);
+                match linear.out {
+                    OutType::F16 => out.extend(f16::from_f64(sum + more).to_le_bytes()),
+                    OutType::F32 => out.extend(((sum + more) as f32).to_le_bytes()),
+                }
+            }
+            out.resize(out.len() + linear.out.bytes(), POISON);
+        }
+        Ran {
+            out,
+            symbols: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_wrong_number_is_seen_wherever_it_is() {
+        for out in [OutType::F16, OutType::F32] {
+            let filled = filled(out);
+            let good = perfect(&filled);
+            assert!(filled.judge(&good, false).unwrap() <= 1.0);
+            let width = out.bytes();
+            for place in 0..3 * 6 {
+                let mut bad = perfect(&filled);
+                // The top byte: another exponent, or the gap behind a row.
+                bad.out[place * width + width - 1] ^= 8;
+                let error = filled.judge(&bad, false).unwrap_err().to_string();
+                let gap = place % 6 == 5;
+                assert!(
+                    error.contains(if gap { "gap" } else { "1 of 15 wrong" }),
+                    "{place}: {error}"
+                );
+                bad.out[place * width..][..width].fill(0xff);
+                assert_eq!(filled.judge(&bad, false).is_err(), !gap, "{place} is no number");
+            }
+        }
+    }
+
+    #[test]
+    fn a_weight_in_the_wrong_place_is_seen() {
+        let mut filled = filled(OutType::F32);
+        let good = perfect(&filled);
+        filled.numbers.rotate_left(1);
+        let error = filled.judge(&good, false).unwrap_err().to_string();
+        assert!(error.contains("weight [0, "), "{error}");
+    }
+
+    #[test]
+    fn the_bound_grows_as_it_is_written() {
+        let f32_bound = bound(24, 2.0, 0.0, OutType::F32, false);
+        assert!((f32_bound / (64.0 * 2f64.powi(-23)) - 1.0).abs() < 1e-6);
+        assert!(bound(24, 2.0, 0.0, OutType::F32, true) > 3.9 * f32_bound);
+        assert!(bound(24, 2.0, 1.0, OutType::F16, false) > 2f64.powi(-11));
+    }
 }
