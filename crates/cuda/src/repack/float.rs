@@ -28,11 +28,16 @@ impl<'a> Floats<'a> {
     fn number(&self, row: usize, position: usize) -> f64 {
         let width = self.format.block_bytes();
         let bytes = &self.bytes[(row * self.k + position) * width..][..width];
-        match *bytes {
-            [a, b] if self.format == Format::F16 => half::value(u16::from_le_bytes([a, b])),
-            [a, b] => f64::from(f32::from_le_bytes([0, 0, a, b])),
-            [a, b, c, d] => f64::from(f32::from_le_bytes([a, b, c, d])),
-            _ => unreachable!("floats have 2 or 4 bytes"),
+        if let [a, b, c, d] = *bytes {
+            return f64::from(f32::from_le_bytes([a, b, c, d]));
+        }
+        let [a, b] = *bytes else {
+            unreachable!("floats have 2 or 4 bytes");
+        };
+        if self.format == Format::F16 {
+            half::value(u16::from_le_bytes([a, b]))
+        } else {
+            f64::from(f32::from_le_bytes([0, 0, a, b]))
         }
     }
 }
@@ -48,9 +53,10 @@ impl Pack for Floats<'_> {
             }
             max = max.max(number.abs());
         }
-        match self.format {
-            Format::F16 => Column::of(row, 0, 1.0),
-            _ => Column::new(row, max, 15, 1.0),
+        if self.format == Format::F16 {
+            Column::of(row, 0, 1.0)
+        } else {
+            Column::new(row, max, 15, 1.0)
         }
     }
 

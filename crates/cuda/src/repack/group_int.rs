@@ -99,9 +99,10 @@ impl<'a> Ints<'a> {
             Source::Rows { format, bytes } => {
                 let block = self.block(format, bytes, row, position / 32);
                 let i = position % 32;
-                match format {
-                    Format::Q8_0 => block[2 + i] ^ 0x80,
-                    _ => block[2 + i % 16] >> (4 * (i / 16)) & 15,
+                if format == Format::Q8_0 {
+                    block[2 + i] ^ 0x80
+                } else {
+                    block[2 + i % 16] >> (4 * (i / 16)) & 15
                 }
             }
             Source::GroupInt { bits, codes, .. } => match codes {
