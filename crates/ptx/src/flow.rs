@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::ir::{Function, Op, Slot};
+use crate::ir::{Function, Opcode, Slot};
 
 /// Bits of all blocks' register sets together; a larger function has every register watched instead.
 const SET_WORDS_MAX: usize = 1 << 22;
@@ -26,7 +26,7 @@ pub(crate) fn complete(
     let blocks = blocks(function);
     let rejoin = post_dominators(&blocks);
     for (at, instr) in function.code.iter_mut().enumerate() {
-        if let Op::Branch { rejoin: to, .. } | Op::Table { rejoin: to, .. } = &mut instr.op {
+        if let Opcode::Branch { rejoin: to, .. } | Opcode::Table { rejoin: to, .. } = &mut instr.op {
             let block = rejoin[blocks.of[at]];
             *to = if block + 1 < blocks.starts.len() {
                 blocks.starts[block] as u32
@@ -38,17 +38,17 @@ pub(crate) fn complete(
     watch(function, uses, names, &blocks);
 }
 
-fn ends_block(op: &Op) -> bool {
+fn ends_block(op: &Opcode) -> bool {
     matches!(
         op,
-        Op::Branch { .. } | Op::Table { .. } | Op::Return | Op::Exit | Op::Trap
+        Opcode::Branch { .. } | Opcode::Table { .. } | Opcode::Return | Opcode::Exit | Opcode::Trap
     )
 }
 
-fn targets(op: &Op) -> &[u32] {
+fn targets(op: &Opcode) -> &[u32] {
     match op {
-        Op::Branch { target, .. } => std::slice::from_ref(target),
-        Op::Table { targets, .. } => targets,
+        Opcode::Branch { target, .. } => std::slice::from_ref(target),
+        Opcode::Table { targets, .. } => targets,
         _ => &[],
     }
 }
@@ -82,7 +82,7 @@ fn blocks(function: &Function) -> Blocks {
                 .iter()
                 .map(|target| of[*target as usize])
                 .collect();
-            if matches!(last.op, Op::Return | Op::Exit | Op::Trap) {
+            if matches!(last.op, Opcode::Return | Opcode::Exit | Opcode::Trap) {
                 next.push(out);
             }
             // A table's index may lie outside it; a fault ends that, so no edge stands for it.
@@ -236,7 +236,7 @@ fn define(
     let instr = &function.code[at];
     let (reads, writes) = &uses[at];
     let has = |defined: &[u64], slot: &Slot| defined[index[slot] / 64] >> (index[slot] % 64) & 1 != 0;
-    let copy = matches!(instr.op, Op::Mov32(..) | Op::Mov64(..));
+    let copy = matches!(instr.op, Opcode::Mov32(..) | Opcode::Mov64(..));
     if instr.guard.is_some() || copy && reads.iter().any(|slot| !has(defined, slot)) {
         return;
     }

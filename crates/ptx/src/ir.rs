@@ -208,7 +208,7 @@ pub(crate) struct Call {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Op {
+pub(crate) enum Opcode {
     Nop,
     Bin16(Bin, R, R, R),
     Bin32(Bin, R, R, R),
@@ -440,7 +440,7 @@ pub(crate) enum Op {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Instr {
-    pub op: Op,
+    pub op: Opcode,
     pub guard: Option<(P, bool)>,
     pub line: u32,
     pub pipe: Pipe,

@@ -6,7 +6,7 @@ use super::{Decoded, Decoder, Ins, Symbol};
 use crate::PtxError;
 use crate::ast::Operand;
 use crate::counters::Pipe;
-use crate::ir::{Access, Addr, AtomOp, Atomic, Op, Preset, Slot};
+use crate::ir::{Access, Addr, AtomOp, Atomic, Opcode, Preset, Slot};
 use crate::types::{Space, Ty};
 
 /// Orders, scopes and cache hints: memory here is one, coherent and in order.
@@ -55,13 +55,13 @@ impl<'t> Decoder<'_, 't> {
         match ins.mods.name() {
             "membar" | "fence" => {
                 let [] = self.args(ins)?;
-                Ok((Op::Fence, Pipe::Control))
+                Ok((Opcode::Fence, Pipe::Control))
             }
             "prefetch" | "prefetchu" => {
                 let space = ins.mods.one_of(&SPACES).unwrap_or(Space::Generic);
                 let [a] = self.args(ins)?;
                 self.address(a, space)?;
-                Ok((Op::Nop, Pipe::Memory))
+                Ok((Opcode::Nop, Pipe::Memory))
             }
             "atom" | "red" => self.atomic(ins),
             name => {
@@ -96,7 +96,14 @@ impl<'t> Decoder<'_, 't> {
                 } else {
                     Pipe::Memory
                 };
-                Ok((if load { Op::Load(access) } else { Op::Store(access) }, pipe))
+                Ok((
+                    if load {
+                        Opcode::Load(access)
+                    } else {
+                        Opcode::Store(access)
+                    },
+                    pipe,
+                ))
             }
         }
     }
@@ -247,7 +254,7 @@ impl<'t> Decoder<'_, 't> {
             Some(d) => Some(self.dst(d, ty.bits())?),
         };
         Ok((
-            Op::Atomic(Box::new(Atomic {
+            Opcode::Atomic(Box::new(Atomic {
                 op,
                 ty,
                 space,

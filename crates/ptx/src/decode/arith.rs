@@ -4,7 +4,7 @@ use super::{Decoded, Decoder, Ins};
 use crate::PtxError;
 use crate::ast::Operand;
 use crate::counters::Pipe;
-use crate::ir::{Bin, Count, FBin, Half, Op, PermuteMode, R, Shift, Slot, Un};
+use crate::ir::{Bin, Count, FBin, Half, Opcode, PermuteMode, R, Shift, Slot, Un};
 use crate::types::Ty;
 
 const HALVES: [(&str, bool); 2] = [("lo", false), ("hi", true)];
@@ -91,16 +91,16 @@ impl<'t> Decoder<'_, 't> {
         let [d, a, b] = self.args(ins)?;
         Ok(match ty.bits() {
             64 => (
-                Op::Bin64(op, self.dst_wide(d)?, self.wide(a)?, self.wide(b)?),
+                Opcode::Bin64(op, self.dst_wide(d)?, self.wide(a)?, self.wide(b)?),
                 Pipe::IntWide,
             ),
             32 => (
-                Op::Bin32(op, self.dst_word(d, 32)?, self.word(a)?, self.word(b)?),
+                Opcode::Bin32(op, self.dst_word(d, 32)?, self.word(a)?, self.word(b)?),
                 Pipe::Int,
             ),
             16 => {
                 let (a, b) = (self.word_of(a, 16)?, self.word_of(b, 16)?);
-                (Op::Bin16(op, self.dst_word(d, 16)?, a, b), Pipe::Int)
+                (Opcode::Bin16(op, self.dst_word(d, 16)?, a, b), Pipe::Int)
             }
             _ => return Err(self.bad_type(ins, ty)),
         })
@@ -109,10 +109,10 @@ impl<'t> Decoder<'_, 't> {
     fn unary(&mut self, ins: &Ins<'_, 't>, ty: Ty, op: Un) -> Decoded {
         let [d, a] = self.args(ins)?;
         Ok(match ty.bits() {
-            64 => (Op::Un64(op, self.dst_wide(d)?, self.wide(a)?), Pipe::IntWide),
-            32 => (Op::Un32(op, self.dst_word(d, 32)?, self.word(a)?), Pipe::Int),
+            64 => (Opcode::Un64(op, self.dst_wide(d)?, self.wide(a)?), Pipe::IntWide),
+            32 => (Opcode::Un32(op, self.dst_word(d, 32)?, self.word(a)?), Pipe::Int),
             16 => (
-                Op::Un16(op, self.dst_word(d, 16)?, self.word_of(a, 16)?),
+                Opcode::Un16(op, self.dst_word(d, 16)?, self.word_of(a, 16)?),
                 Pipe::Int,
             ),
             _ => return Err(self.bad_type(ins, ty)),
@@ -138,7 +138,7 @@ impl<'t> Decoder<'_, 't> {
         let op = match ty.bits() {
             64 => {
                 let (a, b, c) = (self.wide(a)?, self.wide(b)?, self.wide(c)?);
-                Op::Mad64(half, self.dst_wide(d)?, a, b, c)
+                Opcode::Mad64(half, self.dst_wide(d)?, a, b, c)
             }
             bits @ (16 | 32) => {
                 let (a, b, c) = (
@@ -148,9 +148,9 @@ impl<'t> Decoder<'_, 't> {
                 );
                 let d = self.dst_word(d, bits)?;
                 if bits == 32 {
-                    Op::Mad32(half, d, a, b, c)
+                    Opcode::Mad32(half, d, a, b, c)
                 } else {
-                    Op::Mad16(half, d, a, b, c)
+                    Opcode::Mad16(half, d, a, b, c)
                 }
             }
             _ => return Err(self.bad_type(ins, ty)),
@@ -169,7 +169,7 @@ impl<'t> Decoder<'_, 't> {
             32 => {
                 let (a, b) = (self.word(a)?, self.word(b)?);
                 let c = c.map(|c| self.wide(c)).transpose()?;
-                Op::MadWide32 {
+                Opcode::MadWide32 {
                     signed,
                     d: self.dst_wide(d)?,
                     a,
@@ -180,7 +180,7 @@ impl<'t> Decoder<'_, 't> {
             16 => {
                 let (a, b) = (self.word_of(a, 16)?, self.word_of(b, 16)?);
                 let c = c.map(|c| self.word(c)).transpose()?;
-                Op::MadWide16 {
+                Opcode::MadWide16 {
                     signed,
                     d: self.dst_word(d, 32)?,
                     a,
@@ -208,7 +208,7 @@ impl<'t> Decoder<'_, 't> {
             let (a, b, c) = (self.word(a)?, self.word(b)?, self.word(c)?);
             let d = self.dst_word(d, 32)?;
             return Ok((
-                Op::CarryMad32 {
+                Opcode::CarryMad32 {
                     half,
                     uses,
                     sets,
@@ -229,7 +229,7 @@ impl<'t> Decoder<'_, 't> {
             32 => {
                 let (a, b) = (self.word(a)?, self.word(b)?);
                 Ok((
-                    Op::Carry32 {
+                    Opcode::Carry32 {
                         subtract,
                         uses,
                         sets,
@@ -243,7 +243,7 @@ impl<'t> Decoder<'_, 't> {
             64 => {
                 let (a, b) = (self.wide(a)?, self.wide(b)?);
                 Ok((
-                    Op::Carry64 {
+                    Opcode::Carry64 {
                         subtract,
                         uses,
                         sets,
@@ -296,7 +296,7 @@ impl<'t> Decoder<'_, 't> {
                 return Err(self.error("a negated predicate is not allowed here"));
             }
             let d = self.pred_written(d)?;
-            return Ok((Op::Logic(op, d, a.0, b.0), Pipe::Int));
+            return Ok((Opcode::Logic(op, d, a.0, b.0), Pipe::Int));
         }
         if !matches!(ty, Ty::Bits(_)) {
             return Err(self.bad_type(ins, ty));
@@ -313,7 +313,7 @@ impl<'t> Decoder<'_, 't> {
         let [d, a] = self.args(ins)?;
         let (a, negated) = self.pred(a)?;
         let d = self.pred_written(d)?;
-        Ok((Op::MovPred(d, a, !negated), Pipe::Int))
+        Ok((Opcode::MovPred(d, a, !negated), Pipe::Int))
     }
 
     fn shift(&mut self, ins: &mut Ins<'_, 't>) -> Decoded {
@@ -328,15 +328,15 @@ impl<'t> Decoder<'_, 't> {
         Ok(match ty.bits() {
             64 => {
                 let (a, b) = (self.wide(a)?, self.word(b)?);
-                (Op::Shift64(op, self.dst_wide(d)?, a, b), Pipe::IntWide)
+                (Opcode::Shift64(op, self.dst_wide(d)?, a, b), Pipe::IntWide)
             }
             32 => {
                 let (a, b) = (self.word(a)?, self.word(b)?);
-                (Op::Shift32(op, self.dst_word(d, 32)?, a, b), Pipe::Int)
+                (Opcode::Shift32(op, self.dst_word(d, 32)?, a, b), Pipe::Int)
             }
             16 => {
                 let (a, b) = (self.word_of(a, 16)?, self.word(b)?);
-                (Op::Shift16(op, self.dst_word(d, 16)?, a, b), Pipe::Int)
+                (Opcode::Shift16(op, self.dst_word(d, 16)?, a, b), Pipe::Int)
             }
             _ => return Err(self.bad_type(ins, ty)),
         })
@@ -366,15 +366,15 @@ impl<'t> Decoder<'_, 't> {
         let (a, b, c) = (self.word(a)?, self.word(b)?, self.word(c)?);
         let d = self.dst_word(d, 32)?;
         let op = match (name, left, clamp) {
-            ("lop3", None, None) if mode.is_none() => Op::Lop3 { d, a, b, c, table },
-            ("prmt", None, None) => Op::Permute {
+            ("lop3", None, None) if mode.is_none() => Opcode::Lop3 { d, a, b, c, table },
+            ("prmt", None, None) => Opcode::Permute {
                 mode: mode.unwrap_or(PermuteMode::Index),
                 d,
                 a,
                 b,
                 c,
             },
-            ("shf", Some(left), Some(clamp)) if mode.is_none() => Op::Funnel {
+            ("shf", Some(left), Some(clamp)) if mode.is_none() => Opcode::Funnel {
                 left,
                 clamp,
                 d,
@@ -400,7 +400,7 @@ impl<'t> Decoder<'_, 't> {
         let op = match (ty.bits(), b) {
             (32, None) => {
                 let a = self.word(a)?;
-                Op::Extract32 {
+                Opcode::Extract32 {
                     signed,
                     d: self.dst_word(d, 32)?,
                     a,
@@ -410,7 +410,7 @@ impl<'t> Decoder<'_, 't> {
             }
             (32, Some(b)) => {
                 let (a, b) = (self.word(a)?, self.word(b)?);
-                Op::Insert32 {
+                Opcode::Insert32 {
                     d: self.dst_word(d, 32)?,
                     a,
                     b,
@@ -420,7 +420,7 @@ impl<'t> Decoder<'_, 't> {
             }
             (64, None) => {
                 let a = self.wide(a)?;
-                Op::Extract64 {
+                Opcode::Extract64 {
                     signed,
                     d: self.dst_wide(d)?,
                     a,
@@ -430,7 +430,7 @@ impl<'t> Decoder<'_, 't> {
             }
             (64, Some(b)) => {
                 let (a, b) = (self.wide(a)?, self.wide(b)?);
-                Op::Insert64 {
+                Opcode::Insert64 {
                     d: self.dst_wide(d)?,
                     a,
                     b,
@@ -454,7 +454,7 @@ impl<'t> Decoder<'_, 't> {
         let (a, b, c) = (self.word(a)?, self.word(b)?, self.word(c)?);
         let d = self.dst_word(d, 32)?;
         let op = match (ins.mods.name(), high) {
-            ("dp4a", None) => Op::Dot4 {
+            ("dp4a", None) => Opcode::Dot4 {
                 a_signed,
                 b_signed,
                 d,
@@ -462,7 +462,7 @@ impl<'t> Decoder<'_, 't> {
                 b,
                 c,
             },
-            ("dp2a", Some(high)) => Op::Dot2 {
+            ("dp2a", Some(high)) => Opcode::Dot2 {
                 a_signed,
                 b_signed,
                 high,
@@ -492,11 +492,11 @@ impl<'t> Decoder<'_, 't> {
         let op = match ty.bits() {
             32 => {
                 let a = self.word(a)?;
-                Op::Count32(op, self.dst_word(d, 32)?, a)
+                Opcode::Count32(op, self.dst_word(d, 32)?, a)
             }
             64 => {
                 let a = self.wide(a)?;
-                Op::Count64(op, self.dst_word(d, 32)?, a)
+                Opcode::Count64(op, self.dst_word(d, 32)?, a)
             }
             _ => return Err(self.bad_type(ins, ty)),
         };

@@ -4,7 +4,7 @@ use super::{Decoded, Decoder, Ins, Pending, Symbol};
 use crate::PtxError;
 use crate::ast::Operand;
 use crate::counters::Pipe;
-use crate::ir::{Barrier, Call, Formal, Mma, Op, R, Reduce, Shuffle, ShuffleMode, Slot, VoteMode};
+use crate::ir::{Barrier, Call, Formal, Mma, Opcode, R, Reduce, Shuffle, ShuffleMode, Slot, VoteMode};
 use crate::types::Ty;
 
 const TABLE_TARGETS_MAX: u64 = 4096;
@@ -19,17 +19,17 @@ impl<'t> Decoder<'_, 't> {
                 ins.mods.ignore(&["uni"]);
                 let [] = self.args(ins)?;
                 match ins.mods.name() {
-                    "ret" if self.function.entry => Op::Exit,
-                    "ret" => Op::Return,
-                    "exit" => Op::Exit,
-                    _ => Op::Trap,
+                    "ret" if self.function.entry => Opcode::Exit,
+                    "ret" => Opcode::Return,
+                    "exit" => Opcode::Exit,
+                    _ => Opcode::Trap,
                 }
             }
             "nanosleep" => {
                 ins.mods.ty()?;
                 let [time] = self.args(ins)?;
                 self.word(time)?;
-                Op::Nop
+                Opcode::Nop
             }
             "bar" | "barrier" => self.barrier(ins)?,
             "shfl" => return Ok((self.shuffle(ins)?, Pipe::Shuffle)),
@@ -38,7 +38,7 @@ impl<'t> Decoder<'_, 't> {
             "activemask" => {
                 ins.mods.ty()?;
                 let [d] = self.args(ins)?;
-                Op::ActiveMask(self.dst_word(d, 32)?)
+                Opcode::ActiveMask(self.dst_word(d, 32)?)
             }
             "mma" => return Ok((self.mma(ins)?, Pipe::Tensor)),
             _ => return Err(ins.mods.unknown()),
@@ -58,19 +58,19 @@ impl<'t> Decoder<'_, 't> {
         });
     }
 
-    fn branch(&mut self, ins: &mut Ins<'_, 't>) -> Result<Op, PtxError> {
+    fn branch(&mut self, ins: &mut Ins<'_, 't>) -> Result<Opcode, PtxError> {
         ins.mods.ignore(&["uni"]);
         let [Operand::Word(label)] = self.args(ins)? else {
             return Err(self.error("a label is expected"));
         };
         self.later(label, 0);
-        Ok(Op::Branch {
+        Ok(Opcode::Branch {
             target: 0,
             rejoin: u32::MAX,
         })
     }
 
-    fn table(&mut self, ins: &mut Ins<'_, 't>) -> Result<Op, PtxError> {
+    fn table(&mut self, ins: &mut Ins<'_, 't>) -> Result<Opcode, PtxError> {
         ins.mods.ignore(&["uni"]);
         let ([index, Operand::Word(label)], true) = (self.args(ins)?, ins.mods.take("idx")) else {
             return Err(ins.mods.unknown());
@@ -88,14 +88,14 @@ impl<'t> Decoder<'_, 't> {
         for (entry, target) in targets.iter().enumerate() {
             self.later(target, entry);
         }
-        Ok(Op::Table {
+        Ok(Opcode::Table {
             index,
             targets: vec![0; targets.len()].into(),
             rejoin: u32::MAX,
         })
     }
 
-    fn call(&mut self, ins: &mut Ins<'_, 't>) -> Result<Op, PtxError> {
+    fn call(&mut self, ins: &mut Ins<'_, 't>) -> Result<Opcode, PtxError> {
         ins.mods.ignore(&["uni"]);
         let none: &[Operand<'t>] = &[];
         let (results, name, arguments) = match ins.operands {
@@ -115,7 +115,7 @@ impl<'t> Decoder<'_, 't> {
         let (returned, formals) = &self.outer.formals[function];
         let (results, arguments) = (self.passed(results, returned)?, self.passed(arguments, formals)?);
         self.function.calls.push(function);
-        Ok(Op::Call(Box::new(Call {
+        Ok(Opcode::Call(Box::new(Call {
             function,
             arguments,
             results,
@@ -158,13 +158,13 @@ impl<'t> Decoder<'_, 't> {
         Ok(copies)
     }
 
-    fn barrier(&mut self, ins: &mut Ins<'_, 't>) -> Result<Op, PtxError> {
+    fn barrier(&mut self, ins: &mut Ins<'_, 't>) -> Result<Opcode, PtxError> {
         ins.mods.ignore(&["aligned", "cta"]);
         if ins.mods.take("warp") {
             let ([mask], true) = (self.args(ins)?, ins.mods.take("sync")) else {
                 return Err(ins.mods.unknown());
             };
-            return Ok(Op::WarpBarrier(self.word(mask)?));
+            return Ok(Opcode::WarpBarrier(self.word(mask)?));
         }
         let kind = ins
             .mods
@@ -189,7 +189,7 @@ impl<'t> Decoder<'_, 't> {
             let d = self.dst(d, ty.bits())?;
             let id = self.word(id)?;
             let threads = threads.map(|threads| self.word(threads)).transpose()?;
-            return Ok(Op::Barrier(Box::new(Barrier {
+            return Ok(Opcode::Barrier(Box::new(Barrier {
                 id,
                 threads,
                 arrive: false,
@@ -203,7 +203,7 @@ impl<'t> Decoder<'_, 't> {
         };
         let id = self.word(id)?;
         let threads = threads.map(|threads| self.word(threads)).transpose()?;
-        Ok(Op::Barrier(Box::new(Barrier {
+        Ok(Opcode::Barrier(Box::new(Barrier {
             id,
             threads,
             arrive: kind == 1,
@@ -219,7 +219,7 @@ impl<'t> Decoder<'_, 't> {
         }
     }
 
-    fn shuffle(&mut self, ins: &mut Ins<'_, 't>) -> Result<Op, PtxError> {
+    fn shuffle(&mut self, ins: &mut Ins<'_, 't>) -> Result<Opcode, PtxError> {
         self.synchronised(ins)?;
         let mode = ins.mods.one_of(&[
             ("up", ShuffleMode::Up),
@@ -237,7 +237,7 @@ impl<'t> Decoder<'_, 't> {
             d => (d.clone(), None),
         };
         let d = self.dst_word(&d, 32)?;
-        Ok(Op::Shuffle(Box::new(Shuffle {
+        Ok(Opcode::Shuffle(Box::new(Shuffle {
             mode,
             d,
             valid,
@@ -248,7 +248,7 @@ impl<'t> Decoder<'_, 't> {
         })))
     }
 
-    fn vote(&mut self, ins: &mut Ins<'_, 't>) -> Result<Op, PtxError> {
+    fn vote(&mut self, ins: &mut Ins<'_, 't>) -> Result<Opcode, PtxError> {
         self.synchronised(ins)?;
         let mode = ins.mods.one_of(&[
             ("all", VoteMode::All),
@@ -264,7 +264,7 @@ impl<'t> Decoder<'_, 't> {
         let [d, a, mask] = self.args(ins)?;
         let (a, negated) = self.pred(a)?;
         let mask = self.word(mask)?;
-        Ok(Op::Vote {
+        Ok(Opcode::Vote {
             mode,
             d: self.dst(d, ty.bits())?,
             a,
@@ -273,7 +273,7 @@ impl<'t> Decoder<'_, 't> {
         })
     }
 
-    fn match_any(&mut self, ins: &mut Ins<'_, 't>) -> Result<Op, PtxError> {
+    fn match_any(&mut self, ins: &mut Ins<'_, 't>) -> Result<Opcode, PtxError> {
         self.synchronised(ins)?;
         let all = ins
             .mods
@@ -290,7 +290,7 @@ impl<'t> Decoder<'_, 't> {
             Operand::Pair(d, p) if all => (Operand::Word(d), self.dst_pred(p)?),
             d => (d.clone(), None),
         };
-        Ok(Op::Match {
+        Ok(Opcode::Match {
             all,
             d: self.dst_word(&d, 32)?,
             same,
@@ -299,7 +299,7 @@ impl<'t> Decoder<'_, 't> {
         })
     }
 
-    fn mma(&mut self, ins: &mut Ins<'_, 't>) -> Result<Op, PtxError> {
+    fn mma(&mut self, ins: &mut Ins<'_, 't>) -> Result<Opcode, PtxError> {
         self.synchronised(ins)?;
         let layouts = [("row", false), ("col", true)];
         let shape = ins.mods.take("aligned") && ins.mods.take("m8n8k4");
@@ -330,7 +330,7 @@ impl<'t> Decoder<'_, 't> {
                 .collect::<Result<Vec<_>, _>>()?,
             _ => return Err(self.error("the destination has a wrong number of registers")),
         };
-        Ok(Op::Mma(Box::new(Mma {
+        Ok(Opcode::Mma(Box::new(Mma {
             a_columns,
             b_columns,
             wide_c,

@@ -3,7 +3,7 @@
 use super::{Decoded, Decoder, Ins};
 use crate::PtxError;
 use crate::counters::Pipe;
-use crate::ir::{Approx, Bin, FBin, FUn, Finish, Op, Test};
+use crate::ir::{Approx, Bin, FBin, FUn, Finish, Opcode, Test};
 use crate::rounding::Round;
 use crate::types::Ty;
 
@@ -37,12 +37,12 @@ impl<'t> Decoder<'_, 't> {
             Ty::F32 => {
                 let (a, b) = (self.word(a)?, self.word(b)?);
                 let pipe = if extreme { Pipe::Int } else { Pipe::Fp32 };
-                (Op::F32Bin(op, finish, self.dst_word(d, 32)?, a, b), pipe)
+                (Opcode::F32Bin(op, finish, self.dst_word(d, 32)?, a, b), pipe)
             }
             Ty::F64 => {
                 self.nearest_only(ins, finish, true)?;
                 let (a, b) = (self.wide(a)?, self.wide(b)?);
-                (Op::F64Bin(op, self.dst_wide(d)?, a, b), Pipe::Fp64)
+                (Opcode::F64Bin(op, self.dst_wide(d)?, a, b), Pipe::Fp64)
             }
             Ty::F16 | Ty::F16x2 => {
                 self.nearest_only(ins, finish, false)?;
@@ -50,7 +50,7 @@ impl<'t> Decoder<'_, 't> {
                 let d = self.dst_word(d, ty.bits())?;
                 let (flush, saturate) = (finish.flush, finish.saturate);
                 (
-                    Op::HalfBin {
+                    Opcode::HalfBin {
                         op,
                         pairs: ty == Ty::F16x2,
                         flush,
@@ -73,12 +73,12 @@ impl<'t> Decoder<'_, 't> {
         Ok(match ty {
             Ty::F32 if !relu => {
                 let (a, b, c) = (self.word(a)?, self.word(b)?, self.word(c)?);
-                (Op::F32Fma(finish, self.dst_word(d, 32)?, a, b, c), Pipe::Fp32)
+                (Opcode::F32Fma(finish, self.dst_word(d, 32)?, a, b, c), Pipe::Fp32)
             }
             Ty::F64 if !relu => {
                 self.nearest_only(ins, finish, true)?;
                 let (a, b, c) = (self.wide(a)?, self.wide(b)?, self.wide(c)?);
-                (Op::F64Fma(self.dst_wide(d)?, a, b, c), Pipe::Fp64)
+                (Opcode::F64Fma(self.dst_wide(d)?, a, b, c), Pipe::Fp64)
             }
             Ty::F16 | Ty::F16x2 => {
                 self.nearest_only(ins, finish, false)?;
@@ -91,7 +91,7 @@ impl<'t> Decoder<'_, 't> {
                 let d = self.dst_word(d, bits)?;
                 let (flush, saturate) = (finish.flush, finish.saturate);
                 (
-                    Op::HalfFma {
+                    Opcode::HalfFma {
                         pairs: ty == Ty::F16x2,
                         flush,
                         saturate,
@@ -121,13 +121,13 @@ impl<'t> Decoder<'_, 't> {
             Ty::F32 => {
                 self.nearest_only(ins, finish, false)?;
                 let a = self.word(a)?;
-                (Op::F32Un(op, finish, self.dst_word(d, 32)?, a), pipe)
+                (Opcode::F32Un(op, finish, self.dst_word(d, 32)?, a), pipe)
             }
             Ty::F64 => {
                 self.nearest_only(ins, finish, true)?;
                 let a = self.wide(a)?;
                 (
-                    Op::F64Un(op, self.dst_wide(d)?, a),
+                    Opcode::F64Un(op, self.dst_wide(d)?, a),
                     if pipe == Pipe::Fp32 { Pipe::Fp64 } else { pipe },
                 )
             }
@@ -135,7 +135,7 @@ impl<'t> Decoder<'_, 't> {
                 self.nearest_only(ins, finish, true)?;
                 let a = self.word_of(a, ty.bits())?;
                 (
-                    Op::HalfUn {
+                    Opcode::HalfUn {
                         op,
                         pairs: ty == Ty::F16x2,
                         d: self.dst_word(d, ty.bits())?,
@@ -174,7 +174,7 @@ impl<'t> Decoder<'_, 't> {
             }
             ("div", None) if matches!(ty, Ty::F32 | Ty::F64) => {
                 let (op, _) = self.float_bin(ins, ty, FBin::Div)?;
-                if let Op::F32Bin(_, finish, ..) = &op {
+                if let Opcode::F32Bin(_, finish, ..) = &op {
                     self.nearest_only(ins, *finish, false)?;
                 }
                 Ok((op, Pipe::Sequence))
@@ -188,12 +188,12 @@ impl<'t> Decoder<'_, 't> {
                     Ty::F32 => {
                         let (a, b) = (self.word(a)?, self.word(b)?);
                         let d = self.dst_word(d, 32)?;
-                        Ok((Op::F32Bin(FBin::Copysign, Finish::PLAIN, d, b, a), Pipe::Int))
+                        Ok((Opcode::F32Bin(FBin::Copysign, Finish::PLAIN, d, b, a), Pipe::Int))
                     }
                     Ty::F64 => {
                         let (a, b) = (self.wide(a)?, self.wide(b)?);
                         let d = self.dst_wide(d)?;
-                        Ok((Op::F64Bin(FBin::Copysign, d, b, a), Pipe::IntWide))
+                        Ok((Opcode::F64Bin(FBin::Copysign, d, b, a), Pipe::IntWide))
                     }
                     _ => Err(self.bad_type(ins, ty)),
                 }
@@ -202,7 +202,7 @@ impl<'t> Decoder<'_, 't> {
                 let [d, a] = self.args(ins)?;
                 let a = self.src(a, ty.bits())?;
                 Ok((
-                    Op::TestFinite {
+                    Opcode::TestFinite {
                         ty,
                         test,
                         d: self.pred_written(d)?,
@@ -240,7 +240,7 @@ impl<'t> Decoder<'_, 't> {
         let a = self.word(a)?;
         let b = b.map(|b| self.word(b)).transpose()?;
         Ok((
-            Op::Approximate {
+            Opcode::Approximate {
                 fun,
                 flush,
                 d: self.dst_word(d, 32)?,

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use crate::PtxError;
 use crate::ast::{Item, Operand, Routine, Statement, Variable};
 use crate::counters::Pipe;
-use crate::ir::{Formal, Function, Instr, Op, Preset, Slot};
+use crate::ir::{Formal, Function, Instr, Opcode, Preset, Slot};
 use crate::types::{Space, Ty};
 use mods::Mods;
 
@@ -94,7 +94,7 @@ pub(super) struct Ins<'a, 't> {
     pub operands: &'a [Operand<'t>],
 }
 
-type Decoded = Result<(Op, Pipe), PtxError>;
+type Decoded = Result<(Opcode, Pipe), PtxError>;
 
 pub(crate) fn decode<'t>(
     routine: &Routine<'t>,
@@ -357,7 +357,7 @@ impl<'a, 't> Decoder<'a, 't> {
     fn finish(mut self) -> Result<Function, PtxError> {
         // Running past the last instruction returns; so do labels at the end.
         self.function.code.push(Instr {
-            op: Op::Return,
+            op: Opcode::Return,
             guard: None,
             line: self.line,
             pipe: Pipe::Control,
@@ -378,9 +378,9 @@ impl<'a, 't> Decoder<'a, 't> {
                 });
             };
             match &mut self.function.code[pending.instr].op {
-                Op::Branch { target, .. } => *target = at as u32,
-                Op::Table { targets, .. } => targets[pending.entry] = at as u32,
-                _ => {}
+                Opcode::Branch { target, .. } => *target = at as u32,
+                Opcode::Table { targets, .. } => targets[pending.entry] = at as u32,
+                _ => unreachable!("only branches wait for labels"),
             }
         }
         crate::flow::complete(&mut self.function, &self.uses, &self.names);

@@ -5,7 +5,7 @@ use crate::PtxError;
 use crate::ast::Operand;
 use crate::counters::Pipe;
 use crate::exec::windows;
-use crate::ir::{Bin, Cmp, Compare, CompareOut, Finish, Logic, Op, Preset, R, SetAs, Slot};
+use crate::ir::{Bin, Cmp, Compare, CompareOut, Finish, Logic, Opcode, Preset, R, SetAs, Slot};
 use crate::rounding::Round;
 use crate::types::{Space, Ty};
 
@@ -53,11 +53,14 @@ impl<'t> Decoder<'_, 't> {
                 let (p, negated) = self.pred(p)?;
                 if ty.bits() == 64 {
                     let (a, b) = (self.wide(a)?, self.wide(b)?);
-                    return Ok((Op::Select64(self.dst_wide(d)?, a, b, p, negated), Pipe::IntWide));
+                    return Ok((
+                        Opcode::Select64(self.dst_wide(d)?, a, b, p, negated),
+                        Pipe::IntWide,
+                    ));
                 }
                 let (a, b) = (self.word_of(a, ty.bits())?, self.word_of(b, ty.bits())?);
                 Ok((
-                    Op::Select32(self.dst_word(d, ty.bits())?, a, b, p, negated),
+                    Opcode::Select32(self.dst_word(d, ty.bits())?, a, b, p, negated),
                     Pipe::Int,
                 ))
             }
@@ -68,7 +71,7 @@ impl<'t> Decoder<'_, 't> {
                 let space = ins.mods.one_of(&SPACES).ok_or_else(|| ins.mods.unknown())?;
                 let [d, a] = self.args(ins)?;
                 let a = self.wide(a)?;
-                Ok((Op::IsSpace(space, self.pred_written(d)?, a), Pipe::Int))
+                Ok((Opcode::IsSpace(space, self.pred_written(d)?, a), Pipe::Int))
             }
         }
     }
@@ -82,35 +85,35 @@ impl<'t> Decoder<'_, 't> {
             _ if ty == Ty::Pred => {
                 let (a, negated) = self.pred(a)?;
                 let d = self.pred_written(d)?;
-                return Ok((Op::MovPred(d, a, negated), Pipe::Int));
+                return Ok((Opcode::MovPred(d, a, negated), Pipe::Int));
             }
             _ if ty.bits() == 64 => {
                 let a = self.wide(a)?;
-                Op::Mov64(self.dst_wide(d)?, a)
+                Opcode::Mov64(self.dst_wide(d)?, a)
             }
             _ => {
                 let a = self.word_of(a, ty.bits())?;
-                Op::Mov32(self.dst_word(d, ty.bits())?, a)
+                Opcode::Mov32(self.dst_word(d, ty.bits())?, a)
             }
         };
         Ok((op, Pipe::Move))
     }
 
-    fn pack(&mut self, ty: Ty, d: &Operand<'t>, list: &[Operand<'t>]) -> Result<Op, PtxError> {
+    fn pack(&mut self, ty: Ty, d: &Operand<'t>, list: &[Operand<'t>]) -> Result<Opcode, PtxError> {
         let bits = ty.bits() / list.len().max(1) as u32;
         let mut slots = Vec::new();
         for item in list {
             slots.push(self.word_of(item, bits)?);
         }
         Ok(match (ty.bits(), slots.as_slice()) {
-            (32, [low, high]) => Op::Pack16(self.dst_word(d, 32)?, *low, *high),
-            (64, [low, high]) => Op::Pack32(self.dst_wide(d)?, *low, *high),
-            (64, [a, b, c, e]) => Op::Pack4x16(self.dst_wide(d)?, [*a, *b, *c, *e]),
+            (32, [low, high]) => Opcode::Pack16(self.dst_word(d, 32)?, *low, *high),
+            (64, [low, high]) => Opcode::Pack32(self.dst_wide(d)?, *low, *high),
+            (64, [a, b, c, e]) => Opcode::Pack4x16(self.dst_wide(d)?, [*a, *b, *c, *e]),
             _ => return Err(self.error("a vector of these sizes does not fit the destination")),
         })
     }
 
-    fn unpack(&mut self, ty: Ty, list: &[Operand<'t>], a: &Operand<'t>) -> Result<Op, PtxError> {
+    fn unpack(&mut self, ty: Ty, list: &[Operand<'t>], a: &Operand<'t>) -> Result<Opcode, PtxError> {
         let bits = ty.bits() / list.len().max(1) as u32;
         let mut slots: Vec<Option<R>> = Vec::new();
         for item in list {
@@ -121,9 +124,9 @@ impl<'t> Decoder<'_, 't> {
             });
         }
         Ok(match (ty.bits(), slots.as_slice()) {
-            (32, [low, high]) => Op::Unpack16(*low, *high, self.word(a)?),
-            (64, [low, high]) => Op::Unpack32(*low, *high, self.wide(a)?),
-            (64, [a0, a1, a2, a3]) => Op::Unpack4x16([*a0, *a1, *a2, *a3], self.wide(a)?),
+            (32, [low, high]) => Opcode::Unpack16(*low, *high, self.word(a)?),
+            (64, [low, high]) => Opcode::Unpack32(*low, *high, self.wide(a)?),
+            (64, [a0, a1, a2, a3]) => Opcode::Unpack4x16([*a0, *a1, *a2, *a3], self.wide(a)?),
             _ => return Err(self.error("a vector of these sizes does not fit the source")),
         })
     }
@@ -170,7 +173,7 @@ impl<'t> Decoder<'_, 't> {
             _ => Pipe::Int,
         };
         Ok((
-            Op::Compare(Box::new(Compare {
+            Opcode::Compare(Box::new(Compare {
                 ty,
                 cmp,
                 flush,
@@ -241,7 +244,7 @@ impl<'t> Decoder<'_, 't> {
             _ => Pipe::Convert,
         };
         Ok((
-            Op::Convert {
+            Opcode::Convert {
                 to,
                 from,
                 integral: integral.is_some(),
@@ -267,14 +270,14 @@ impl<'t> Decoder<'_, 't> {
         let d = self.dst_wide(d)?;
         let base = windows::base(space);
         if base == 0 {
-            return Ok((Op::Mov64(d, a), Pipe::Move));
+            return Ok((Opcode::Mov64(d, a), Pipe::Move));
         }
         let base = match self.preset(true, Preset::Bits(base)) {
             Slot::Wide(slot) => slot,
             _ => return Err(self.error("a wide preset has a wide slot")),
         };
         Ok((
-            Op::Bin64(if to { Bin::Sub } else { Bin::Add }, d, a, base),
+            Opcode::Bin64(if to { Bin::Sub } else { Bin::Add }, d, a, base),
             Pipe::Move,
         ))
     }

@@ -3,7 +3,7 @@
 use super::loops::{d1, d2, set_d, set_w, w1, w2, w3};
 use super::warp::Registers;
 use crate::fault::{FaultKind, Outcome, Stop};
-use crate::ir::{Bin, Count, D, Half, Logic, Op, R, Shift, Un};
+use crate::ir::{Bin, Count, D, Half, Logic, Opcode, R, Shift, Un};
 use crate::lanes::lanes;
 
 #[inline(always)]
@@ -151,18 +151,18 @@ impl Registers {
 
     /// Amounts past the width give zero, or the sign.
     #[inline(always)]
-    pub(super) fn shift(&mut self, op: &Op, mask: u32) {
+    pub(super) fn shift(&mut self, op: &Opcode, mask: u32) {
         match *op {
-            Op::Shift32(Shift::Left, d, a, b) => {
+            Opcode::Shift32(Shift::Left, d, a, b) => {
                 w2!(self, d, a, b, mask, |a, b| if b < 32 { a << (b & 31) } else { 0 })
             }
-            Op::Shift32(Shift::RightU, d, a, b) => {
+            Opcode::Shift32(Shift::RightU, d, a, b) => {
                 w2!(self, d, a, b, mask, |a, b| if b < 32 { a >> (b & 31) } else { 0 });
             }
-            Op::Shift32(Shift::RightS, d, a, b) => {
+            Opcode::Shift32(Shift::RightS, d, a, b) => {
                 w2!(self, d, a, b, mask, |a, b| (a as i32 >> b.min(31)) as u32)
             }
-            Op::Shift64(op, d, a, b) => {
+            Opcode::Shift64(op, d, a, b) => {
                 let (a, b) = (self.d(a), self.w(b));
                 set_d!(self, d, mask, |lane| {
                     let (a, b) = (a[lane], b[lane]);
@@ -174,7 +174,7 @@ impl Registers {
                     }
                 });
             }
-            Op::Shift16(op, d, a, b) => w2!(self, d, a, b, mask, |a, b| {
+            Opcode::Shift16(op, d, a, b) => w2!(self, d, a, b, mask, |a, b| {
                 let value = match op {
                     Shift::Left => a << b.min(16),
                     Shift::RightU => a >> b.min(16),
@@ -182,27 +182,27 @@ impl Registers {
                 };
                 value & 0xffff
             }),
-            _ => {}
+            _ => unreachable!("`step` sends shifts alone"),
         }
     }
 
-    pub(super) fn unary(&mut self, op: &Op, mask: u32) {
+    pub(super) fn unary(&mut self, op: &Opcode, mask: u32) {
         match *op {
-            Op::Un32(op, d, a) => w1!(self, d, a, mask, |a| match op {
+            Opcode::Un32(op, d, a) => w1!(self, d, a, mask, |a| match op {
                 Un::Not => !a,
                 Un::Neg => a.wrapping_neg(),
                 Un::Abs => (a as i32).wrapping_abs() as u32,
                 Un::Cnot => u32::from(a == 0),
                 Un::Reverse => a.reverse_bits(),
             }),
-            Op::Un64(op, d, a) => d1!(self, d, a, mask, |a| match op {
+            Opcode::Un64(op, d, a) => d1!(self, d, a, mask, |a| match op {
                 Un::Not => !a,
                 Un::Neg => a.wrapping_neg(),
                 Un::Abs => (a as i64).wrapping_abs() as u64,
                 Un::Cnot => u64::from(a == 0),
                 Un::Reverse => a.reverse_bits(),
             }),
-            Op::Un16(op, d, a) => w1!(self, d, a, mask, |a| {
+            Opcode::Un16(op, d, a) => w1!(self, d, a, mask, |a| {
                 let value = match op {
                     Un::Not => !a,
                     Un::Neg => a.wrapping_neg(),
@@ -212,7 +212,7 @@ impl Registers {
                 };
                 value & 0xffff
             }),
-            Op::Count32(op, d, a) => w1!(self, d, a, mask, |a| match op {
+            Opcode::Count32(op, d, a) => w1!(self, d, a, mask, |a| match op {
                 Count::Ones => a.count_ones(),
                 Count::LeadingZeros => a.leading_zeros(),
                 Count::Find { signed, shift } => find(
@@ -221,7 +221,7 @@ impl Registers {
                     shift,
                 ),
             }),
-            Op::Count64(op, d, a) => {
+            Opcode::Count64(op, d, a) => {
                 let a = self.d(a);
                 set_w!(self, d, mask, |lane| match op {
                     Count::Ones => a[lane].count_ones(),
@@ -237,23 +237,23 @@ impl Registers {
                     ),
                 });
             }
-            _ => {}
+            _ => unreachable!("`step` sends operations on one register alone"),
         }
     }
 
     #[inline(always)]
-    pub(super) fn multiply(&mut self, op: &Op, mask: u32) {
+    pub(super) fn multiply(&mut self, op: &Opcode, mask: u32) {
         match *op {
-            Op::Mad32(Half::Low, d, a, b, c) => {
+            Opcode::Mad32(Half::Low, d, a, b, c) => {
                 w3!(self, d, [a, b, c], mask, |a, b, c| a
                     .wrapping_mul(b)
                     .wrapping_add(c));
             }
-            Op::Mad32(half, d, a, b, c) => {
+            Opcode::Mad32(half, d, a, b, c) => {
                 w3!(self, d, [a, b, c], mask, |a, b, c| high(half, a, b)
                     .wrapping_add(c))
             }
-            Op::MadWide32 {
+            Opcode::MadWide32 {
                 signed: false,
                 d,
                 a,
@@ -266,7 +266,7 @@ impl Registers {
                     (u64::from(a[lane]) * u64::from(b[lane])).wrapping_add(c[lane])
                 });
             }
-            Op::MadWide32 {
+            Opcode::MadWide32 {
                 signed: true,
                 d,
                 a,
@@ -278,7 +278,7 @@ impl Registers {
                 let product = |lane: usize| i64::from(a[lane] as i32) * i64::from(b[lane] as i32);
                 set_d!(self, d, mask, |lane| (product(lane) as u64).wrapping_add(c[lane]));
             }
-            Op::MadWide16 { signed, d, a, b, c } => {
+            Opcode::MadWide16 { signed, d, a, b, c } => {
                 let c = c.map_or([0; 32], |c| self.w(c));
                 let (a, b) = (self.w(a), self.w(b));
                 set_w!(self, d, mask, |lane| {
@@ -291,7 +291,7 @@ impl Registers {
                     product.wrapping_add(c[lane])
                 });
             }
-            Op::Mad16(half, d, a, b, c) => w3!(self, d, [a, b, c], mask, |a, b, c| {
+            Opcode::Mad16(half, d, a, b, c) => w3!(self, d, [a, b, c], mask, |a, b, c| {
                 let product = match half {
                     Half::Low => a.wrapping_mul(b),
                     Half::HighU => a.wrapping_mul(b) >> 16,
@@ -299,7 +299,7 @@ impl Registers {
                 };
                 product.wrapping_add(c) & 0xffff
             }),
-            Op::Mad64(half, d, a, b, c) => {
+            Opcode::Mad64(half, d, a, b, c) => {
                 let (a, b, c) = (self.d(a), self.d(b), self.d(c));
                 set_d!(self, d, mask, |lane| {
                     let (a, b) = (a[lane], b[lane]);
@@ -311,17 +311,17 @@ impl Registers {
                     product.wrapping_add(c[lane])
                 });
             }
-            _ => {}
+            _ => unreachable!("`step` sends multiplications alone"),
         }
     }
 
     /// The carry flag is a bit a lane; after a subtraction it holds the borrow.
-    pub(super) fn carry(&mut self, op: &Op, mask: u32, flag: &mut u32) {
-        let mut out = 0_u32;
+    pub(super) fn carry(&mut self, op: &Opcode, mask: u32, flag: &mut u32) {
+        let out: u32;
         let old = *flag;
         let taken = |uses: bool, lane: usize| u64::from(uses && old >> lane & 1 != 0);
         let sets = match *op {
-            Op::Carry32 {
+            Opcode::Carry32 {
                 subtract,
                 uses,
                 sets,
@@ -342,7 +342,7 @@ impl Registers {
                 set_w!(self, d, mask, |lane| full[lane] as u32);
                 sets
             }
-            Op::CarryMad32 {
+            Opcode::CarryMad32 {
                 half,
                 uses,
                 sets,
@@ -359,7 +359,7 @@ impl Registers {
                 set_w!(self, d, mask, |lane| full[lane] as u32);
                 sets
             }
-            Op::Carry64 {
+            Opcode::Carry64 {
                 subtract,
                 uses,
                 sets,
@@ -385,7 +385,7 @@ impl Registers {
                 set_d!(self, d, mask, |lane| full[lane].0);
                 sets
             }
-            _ => false,
+            _ => unreachable!("`step` sends additions with a carry alone"),
         };
         if sets {
             *flag = old & !mask | out & mask;

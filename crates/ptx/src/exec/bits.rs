@@ -3,13 +3,13 @@
 use super::alu::short;
 use super::loops::{set_d, set_w, w2, w3};
 use super::warp::Registers;
-use crate::ir::{Op, PermuteMode};
+use crate::ir::{Opcode, PermuteMode};
 
 impl Registers {
     #[inline(always)]
-    pub(super) fn three(&mut self, op: &Op, mask: u32) {
+    pub(super) fn three(&mut self, op: &Opcode, mask: u32) {
         match *op {
-            Op::Lop3 { d, a, b, c, table } => {
+            Opcode::Lop3 { d, a, b, c, table } => {
                 // Each minterm of the table that is set.
                 let on: [u32; 8] =
                     std::array::from_fn(|bit| if table >> bit & 1 != 0 { u32::MAX } else { 0 });
@@ -19,10 +19,10 @@ impl Registers {
                     low & !a | high & a
                 });
             }
-            Op::Permute { mode, d, a, b, c } => {
+            Opcode::Permute { mode, d, a, b, c } => {
                 w3!(self, d, [a, b, c], mask, |a, b, c| permute(mode, a, b, c))
             }
-            Op::Funnel {
+            Opcode::Funnel {
                 left,
                 clamp,
                 d,
@@ -38,13 +38,13 @@ impl Registers {
                     (both >> amount) as u32
                 }
             }),
-            _ => {}
+            _ => unreachable!("`step` sends operations on three registers alone"),
         }
     }
 
-    pub(super) fn field(&mut self, op: &Op, mask: u32) {
+    pub(super) fn field(&mut self, op: &Opcode, mask: u32) {
         match *op {
-            Op::Extract32 {
+            Opcode::Extract32 {
                 signed,
                 d,
                 a,
@@ -58,7 +58,7 @@ impl Registers {
                 };
                 extract(wide, at & 0xff, count & 0xff, signed, 32) as u32
             }),
-            Op::Extract64 {
+            Opcode::Extract64 {
                 signed,
                 d,
                 a,
@@ -70,7 +70,7 @@ impl Registers {
                     extract(a[lane], at[lane] & 0xff, count[lane] & 0xff, signed, 64)
                 });
             }
-            Op::Insert32 { d, a, b, at, count } => {
+            Opcode::Insert32 { d, a, b, at, count } => {
                 let (a, b, at, count) = (self.w(a), self.w(b), self.w(at), self.w(count));
                 set_w!(self, d, mask, |lane| {
                     insert(
@@ -81,17 +81,17 @@ impl Registers {
                     ) as u32
                 });
             }
-            Op::Insert64 { d, a, b, at, count } => {
+            Opcode::Insert64 { d, a, b, at, count } => {
                 let (a, b, at, count) = (self.d(a), self.d(b), self.w(at), self.w(count));
                 set_d!(self, d, mask, |lane| {
                     insert(a[lane], b[lane], at[lane] & 0xff, count[lane] & 0xff)
                 });
             }
-            _ => {}
+            _ => unreachable!("`step` sends bit fields alone"),
         }
     }
 
-    pub(super) fn dot(&mut self, op: &Op, mask: u32) {
+    pub(super) fn dot(&mut self, op: &Opcode, mask: u32) {
         let byte = |a: u32, index: u32, signed: bool| {
             let byte = (a >> (index * 8)) as u8;
             if signed {
@@ -101,7 +101,7 @@ impl Registers {
             }
         };
         match *op {
-            Op::Dot4 {
+            Opcode::Dot4 {
                 a_signed,
                 b_signed,
                 d,
@@ -115,7 +115,7 @@ impl Registers {
                 }
                 sum as u32
             }),
-            Op::Dot2 {
+            Opcode::Dot2 {
                 a_signed,
                 b_signed,
                 high,
@@ -135,15 +135,17 @@ impl Registers {
                 let product = |index: u32| half(index).wrapping_mul(byte(b, from + index, b_signed));
                 (c as i32).wrapping_add(product(0)).wrapping_add(product(1)) as u32
             }),
-            _ => {}
+            _ => unreachable!("`step` sends dot products alone"),
         }
     }
 
     #[inline(always)]
-    pub(super) fn pack(&mut self, op: &Op, mask: u32) {
+    pub(super) fn pack(&mut self, op: &Opcode, mask: u32) {
         match *op {
-            Op::Pack16(d, low, high) => w2!(self, d, low, high, mask, |low, high| low & 0xffff | high << 16),
-            Op::Unpack16(low, high, a) => {
+            Opcode::Pack16(d, low, high) => {
+                w2!(self, d, low, high, mask, |low, high| low & 0xffff | high << 16)
+            }
+            Opcode::Unpack16(low, high, a) => {
                 let a = self.w(a);
                 if let Some(low) = low {
                     set_w!(self, low, mask, |lane| a[lane] & 0xffff);
@@ -152,12 +154,12 @@ impl Registers {
                     set_w!(self, high, mask, |lane| a[lane] >> 16);
                 }
             }
-            Op::Pack32(d, low, high) => {
+            Opcode::Pack32(d, low, high) => {
                 let (low, high) = (self.w(low), self.w(high));
                 set_d!(self, d, mask, |lane| u64::from(low[lane])
                     | u64::from(high[lane]) << 32);
             }
-            Op::Unpack32(low, high, a) => {
+            Opcode::Unpack32(low, high, a) => {
                 let a = self.d(a);
                 if let Some(low) = low {
                     set_w!(self, low, mask, |lane| a[lane] as u32);
@@ -166,14 +168,14 @@ impl Registers {
                     set_w!(self, high, mask, |lane| (a[lane] >> 32) as u32);
                 }
             }
-            Op::Pack4x16(d, parts) => {
+            Opcode::Pack4x16(d, parts) => {
                 let parts = parts.map(|part| self.w(part));
                 let part = |index: usize, lane: usize| u64::from(parts[index][lane] & 0xffff) << (index * 16);
                 set_d!(self, d, mask, |lane| {
                     part(0, lane) | part(1, lane) | part(2, lane) | part(3, lane)
                 });
             }
-            Op::Unpack4x16(parts, a) => {
+            Opcode::Unpack4x16(parts, a) => {
                 let a = self.d(a);
                 for (index, part) in parts.iter().enumerate() {
                     if let Some(part) = part {
@@ -182,7 +184,7 @@ impl Registers {
                     }
                 }
             }
-            _ => {}
+            _ => unreachable!("`step` sends moves between widths alone"),
         }
     }
 }

@@ -4,21 +4,21 @@ use super::Core;
 use super::loops::{bits, set_w};
 use super::warp::{Frame, Own};
 use crate::fault::{FaultKind, Outcome, Stop};
-use crate::ir::{Instr, Op, R, Shuffle, ShuffleMode, Slot, VoteMode};
+use crate::ir::{Instr, Opcode, R, Shuffle, ShuffleMode, Slot, VoteMode};
 use crate::lanes::lanes;
 
 impl Frame {
     pub(super) fn together(&mut self, core: &mut Core, own: &mut Own, instr: &Instr, active: u32) -> Outcome {
         match &instr.op {
-            Op::ActiveMask(d) => set_w!(self.registers, *d, active, |_| active),
-            Op::WarpBarrier(mask) => {
+            Opcode::ActiveMask(d) => set_w!(self.registers, *d, active, |_| active),
+            Opcode::WarpBarrier(mask) => {
                 self.groups(*mask, active, own)?;
                 if let Some(races) = &mut core.shared.races {
                     races.warp_barrier(own.index as usize);
                 }
             }
-            Op::Shuffle(shuffle) => self.shuffle(shuffle, active, own)?,
-            Op::Vote {
+            Opcode::Shuffle(shuffle) => self.shuffle(shuffle, active, own)?,
+            Opcode::Vote {
                 mode,
                 d,
                 a,
@@ -42,7 +42,7 @@ impl Frame {
                     Slot::Wide(_) => {}
                 }
             }
-            Op::Match {
+            Opcode::Match {
                 all,
                 d,
                 same,
@@ -66,7 +66,8 @@ impl Frame {
                 }
             }
             // Fences and waits change nothing: memory is in order.
-            _ => {}
+            Opcode::Fence | Opcode::Nop => {}
+            _ => unreachable!("the warp's loop sends collective operations alone"),
         }
         Ok(())
     }

@@ -3,14 +3,14 @@
 use super::loops::{set_d, set_w, w1};
 use super::warp::Registers;
 use crate::half;
-use crate::ir::{Finish, Op, Slot};
+use crate::ir::{Finish, Opcode, Slot};
 use crate::rounding::{self, F16, F32, F64, Format, Round, canonical32, flush32, saturate32};
 use crate::types::Ty;
 
 impl Registers {
     #[inline(always)]
-    pub(super) fn convert(&mut self, op: &Op, mask: u32) {
-        let Op::Convert {
+    pub(super) fn convert(&mut self, op: &Opcode, mask: u32) {
+        let Opcode::Convert {
             to,
             from,
             integral,
@@ -20,7 +20,7 @@ impl Registers {
             d_bits,
         } = *op
         else {
-            return;
+            unreachable!("`step` sends conversions alone");
         };
         let plain = finish == Finish::PLAIN && !integral;
         match (to, from, d, a) {

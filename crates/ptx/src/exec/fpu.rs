@@ -5,7 +5,7 @@ use super::warp::Registers;
 use super::{Approximate, Core, Machine};
 use crate::fault::{FaultKind, Outcome, Stop};
 use crate::half;
-use crate::ir::{Approx, Cmp, Compare, CompareOut, FBin, FUn, Finish, Op, P, R, SetAs, Slot, Test};
+use crate::ir::{Approx, Cmp, Compare, CompareOut, FBin, FUn, Finish, Opcode, P, R, SetAs, Slot, Test};
 use crate::rounding::{self, NAN32, canonical32, canonical64, flush32, saturate32};
 use crate::types::Ty;
 
@@ -100,9 +100,9 @@ impl Registers {
         });
     }
 
-    pub(super) fn f64_op(&mut self, op: &Op, mask: u32) {
+    pub(super) fn f64_op(&mut self, op: &Opcode, mask: u32) {
         match *op {
-            Op::F64Bin(op, d, a, b) => d2!(self, d, a, b, mask, |a, b| {
+            Opcode::F64Bin(op, d, a, b) => d2!(self, d, a, b, mask, |a, b| {
                 let (x, y) = (f64::from_bits(a), f64::from_bits(b));
                 match op {
                     FBin::Add => canonical64(x + y),
@@ -113,35 +113,26 @@ impl Registers {
                     FBin::Copysign => a & !(1 << 63) | b & 1 << 63,
                 }
             }),
-            Op::F64Fma(d, a, b, c) => {
+            Opcode::F64Fma(d, a, b, c) => {
                 let [a, b, c] = [a, b, c].map(|slot| self.d(slot).map(f64::from_bits));
                 set_d!(self, d, mask, |lane| canonical64(
                     a[lane].mul_add(b[lane], c[lane])
                 ));
             }
-            Op::F64Un(op, d, a) => d1!(self, d, a, mask, |a| match op {
+            Opcode::F64Un(op, d, a) => d1!(self, d, a, mask, |a| match op {
                 FUn::Neg => a ^ 1 << 63,
                 FUn::Abs => a & !(1 << 63),
                 FUn::Sqrt => canonical64(f64::from_bits(a).sqrt()),
                 FUn::Reciprocal => canonical64(1.0 / f64::from_bits(a)),
             }),
-            _ => {}
+            _ => unreachable!("`step` sends f64 operations alone"),
         }
     }
 
     #[inline(always)]
-    pub(super) fn half_op(&mut self, op: &Op, mask: u32) {
-        /// Both halves of a word, or the low one alone.
-        #[inline(always)]
-        fn each(pairs: bool, low: u32, high: impl FnOnce() -> u32) -> u32 {
-            if pairs {
-                low & 0xffff | high() << 16
-            } else {
-                low & 0xffff
-            }
-        }
+    pub(super) fn half_op(&mut self, op: &Opcode, mask: u32) {
         match *op {
-            Op::HalfFma {
+            Opcode::HalfFma {
                 pairs: true,
                 flush: false,
                 saturate: false,
@@ -155,7 +146,7 @@ impl Registers {
                     half::fma(a & 0xffff, b & 0xffff, c & 0xffff) | half::fma(a >> 16, b >> 16, c >> 16) << 16
                 });
             }
-            Op::HalfBin {
+            Opcode::HalfBin {
                 op: FBin::Mul,
                 pairs: true,
                 flush: false,
@@ -169,7 +160,7 @@ impl Registers {
                     mul(a & 0xffff, b & 0xffff) | mul(a >> 16, b >> 16) << 16
                 });
             }
-            Op::HalfBin {
+            Opcode::HalfBin {
                 op: FBin::Add,
                 pairs: true,
                 flush: false,
@@ -183,7 +174,23 @@ impl Registers {
                     add(a & 0xffff, b & 0xffff) | add(a >> 16, b >> 16) << 16
                 });
             }
-            Op::HalfFma {
+            _ => self.half_any(op, mask),
+        }
+    }
+
+    /// With every modifier, and single halves.
+    fn half_any(&mut self, op: &Opcode, mask: u32) {
+        /// Both halves of a word, or the low one alone.
+        #[inline(always)]
+        fn each(pairs: bool, low: u32, high: impl FnOnce() -> u32) -> u32 {
+            if pairs {
+                low & 0xffff | high() << 16
+            } else {
+                low & 0xffff
+            }
+        }
+        match *op {
+            Opcode::HalfFma {
                 pairs,
                 flush,
                 saturate,
@@ -207,7 +214,7 @@ impl Registers {
                     })
                 });
             }
-            Op::HalfBin {
+            Opcode::HalfBin {
                 op,
                 pairs,
                 flush,
@@ -221,7 +228,7 @@ impl Registers {
                     each(pairs, one(a & 0xffff, b & 0xffff), || one(a >> 16, b >> 16))
                 });
             }
-            Op::HalfUn { op, pairs, d, a } => {
+            Opcode::HalfUn { op, pairs, d, a } => {
                 let sign = if pairs { 0x8000_8000 } else { 0x8000 };
                 w1!(self, d, a, mask, |a| if op == FUn::Neg {
                     a ^ sign
@@ -229,7 +236,7 @@ impl Registers {
                     a & !sign
                 });
             }
-            _ => {}
+            _ => unreachable!("`step` sends operations on halves alone"),
         }
     }
 
@@ -237,10 +244,10 @@ impl Registers {
         &mut self,
         machine: &Machine<'_>,
         core: &mut Core,
-        op: &Op,
+        op: &Opcode,
         mask: u32,
     ) -> Outcome {
-        let Op::Approximate { fun, flush, d, a, b } = *op else {
+        let Opcode::Approximate { fun, flush, d, a, b } = *op else {
             return Ok(());
         };
         if machine.options.approximate == Approximate::Refuse {

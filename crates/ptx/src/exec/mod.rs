@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::banks::Banks;
 use crate::counters::Counters;
 use crate::fault::{Fault, FaultKind};
-use crate::ir::{Function, Op};
+use crate::ir::{Function, Opcode};
 use crate::memory::Memory;
 use crate::module::{Module, SHARED_BYTES_MAX};
 use crate::shared::Shared;
@@ -289,8 +289,8 @@ fn granule(functions: &[Function]) -> u32 {
         .iter()
         .flat_map(|function| &function.code)
         .filter_map(|instr| match &instr.op {
-            Op::Load(access) | Op::Store(access) if may(access.space) => Some(access.bytes()),
-            Op::Atomic(atomic) if may(atomic.space) => Some(atomic.ty.bits() / 8),
+            Opcode::Load(access) | Opcode::Store(access) if may(access.space) => Some(access.bytes()),
+            Opcode::Atomic(atomic) if may(atomic.space) => Some(atomic.ty.bits() / 8),
             _ => None,
         })
         .min()

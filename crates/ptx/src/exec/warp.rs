@@ -6,7 +6,7 @@
 use super::{Core, Machine};
 use crate::counters::Pipe;
 use crate::fault::{FaultKind, Outcome, Stop};
-use crate::ir::{Call, Function, Instr, LaneMask, Op, P, Preset, Reduce, Slot, Special};
+use crate::ir::{Call, Function, Instr, LaneMask, Opcode, P, Preset, Reduce, Slot, Special};
 use crate::lanes::{LaneMemory, Wides, Words};
 
 const FRAMES_MAX: usize = 256;
@@ -241,7 +241,7 @@ impl Warp {
         let path = frame.paths.last_mut().expect("an instruction runs on a path");
         let lane = mask.trailing_zeros().min(31);
         match &instr.op {
-            Op::Branch { target, rejoin } => {
+            Opcode::Branch { target, rejoin } => {
                 core.counters.branches += 1;
                 let fall = path.mask & !mask;
                 core.counters.branches_divergent += u64::from(fall != 0 && mask != 0);
@@ -249,7 +249,7 @@ impl Warp {
                 frame.split(&[(next, fall), (*target, mask)], *rejoin);
                 return Ok(None);
             }
-            Op::Table {
+            Opcode::Table {
                 index,
                 targets,
                 rejoin,
@@ -282,16 +282,16 @@ impl Warp {
             return Ok(None);
         }
         match &instr.op {
-            Op::Call(call) => self.call(machine, call, mask)?,
-            Op::Return => frame.drop_lanes(mask),
-            Op::Exit => {
+            Opcode::Call(call) => self.call(machine, call, mask)?,
+            Opcode::Return => frame.drop_lanes(mask),
+            Opcode::Exit => {
                 self.own.live &= !mask;
                 for frame in &mut self.frames {
                     frame.drop_lanes(mask);
                 }
             }
-            Op::Trap => return Err(Stop::new(FaultKind::Trap, lane)),
-            Op::Barrier(barrier) => {
+            Opcode::Trap => return Err(Stop::new(FaultKind::Trap, lane)),
+            Opcode::Barrier(barrier) => {
                 let registers = &frame.registers;
                 if mask != self.initial {
                     return Err(self.missing(mask));
@@ -358,7 +358,7 @@ impl Warp {
         // The call stands just before the place where the caller goes on.
         let at = caller.paths.last().map(|path| path.at as usize - 1);
         if let Some(at) = at
-            && let Op::Call(call) = &machine.functions[caller.function].code[at].op
+            && let Opcode::Call(call) = &machine.functions[caller.function].code[at].op
         {
             let mask = done.entered & self.own.live;
             for (here, there, bytes) in &call.results {
@@ -378,7 +378,7 @@ impl Warp {
 impl Registers {
     /// Lanes that read what they never wrote. A copy passes the state on and is no read.
     fn check(&mut self, function: &Function, instr: &Instr, path: u32, mask: u32) -> Outcome {
-        if matches!(instr.op, Op::Mov32(..) | Op::Mov64(..)) && instr.guard.is_none() {
+        if matches!(instr.op, Opcode::Mov32(..) | Opcode::Mov64(..)) && instr.guard.is_none() {
             return Ok(());
         }
         for index in &instr.checks {
@@ -399,7 +399,7 @@ impl Registers {
 
     fn mark(&mut self, instr: &Instr, mask: u32) {
         let copied = match (&instr.op, instr.checks.first()) {
-            (Op::Mov32(..) | Op::Mov64(..), Some(source)) if instr.guard.is_none() => {
+            (Opcode::Mov32(..) | Opcode::Mov64(..), Some(source)) if instr.guard.is_none() => {
                 self.written[*source as usize]
             }
             _ => u32::MAX,
