@@ -153,6 +153,13 @@ impl Sample {
 pub fn samples(n: usize, stripes: usize) -> Vec<Sample> {
     let mut random = Random(0xABCD_EF01 + (n * 64 + stripes) as u64);
     let mut out = Vec::new();
+    for add in [rows_of_blocks, integers, floats_of_the_hub] {
+        add(&mut random, n, stripes, &mut out);
+    }
+    out
+}
+
+fn rows_of_blocks(random: &mut Random, n: usize, stripes: usize, out: &mut Vec<Sample>) {
     let mut add = |name: String, k, owned| out.push(Sample { name, n, k, owned });
     for format in Format::ALL {
         let (stripe, cut) = match format {
@@ -163,7 +170,7 @@ pub fn samples(n: usize, stripes: usize) -> Vec<Sample> {
             _ => continue,
         };
         let k = stripes * stripe - cut;
-        let mut bytes = blocks(&mut random, format, n * k / format.block_len());
+        let mut bytes = blocks(random, format, n * k / format.block_len());
         // Rows far from the others in size, and one of nothing.
         let row = bytes.len() / n;
         if n > 8 {
@@ -177,6 +184,10 @@ pub fn samples(n: usize, stripes: usize) -> Vec<Sample> {
         }
         add(format!("{format}"), k, Owned::Rows(format, bytes));
     }
+}
+
+fn integers(random: &mut Random, n: usize, stripes: usize, out: &mut Vec<Sample>) {
+    let mut add = |name: String, k, owned| out.push(Sample { name, n, k, owned });
     for (bits, nibbles) in [
         (IntBits::Four, false),
         (IntBits::Four, true),
@@ -216,8 +227,12 @@ pub fn samples(n: usize, stripes: usize) -> Vec<Sample> {
             }
         }
     }
+}
+
+fn floats_of_the_hub(random: &mut Random, n: usize, stripes: usize, out: &mut Vec<Sample>) {
+    let mut add = |name: String, k, owned| out.push(Sample { name, n, k, owned });
     let k = stripes * 128 - 7;
-    let mut codes = || (0..n * k).map(|_| e4m3(&mut random)).collect::<Vec<u8>>();
+    let mut codes = || (0..n * k).map(|_| e4m3(random)).collect::<Vec<u8>>();
     let each = [codes(), codes(), codes()];
     let scales = random.many(n, Random::scale);
     let blocks = random.many(n.div_ceil(128) * k.div_ceil(128), Random::scale);
@@ -227,7 +242,7 @@ pub fn samples(n: usize, stripes: usize) -> Vec<Sample> {
     add("FP8 block".to_owned(), k, Owned::Fp8Block(block, blocks));
     let k = stripes * 64 - 16;
     let codes = random.bytes(n * k / 2);
-    let scales = (0..n * k / 16).map(|_| e4m3(&mut random) & 0x7F).collect();
+    let scales = (0..n * k / 16).map(|_| e4m3(random) & 0x7F).collect();
     let globals = vec![(n / 3, 0.3), (n - n / 3, 0.0017)];
     add(
         "NVFP4 of the hub".to_owned(),
@@ -238,5 +253,4 @@ pub fn samples(n: usize, stripes: usize) -> Vec<Sample> {
     let codes = random.bytes(n * k / 2);
     let scales = (0..n * k / 32).map(|_| 90 + random.byte() % 40).collect();
     add("MXFP4 of the hub".to_owned(), k, Owned::Mxfp4(codes, scales));
-    out
 }
