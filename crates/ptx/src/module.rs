@@ -54,7 +54,7 @@ pub struct Kernel {
     pub uses_dynamic_shared: bool,
     /// Launch bounds along x, y, z.
     pub maxntid: Option<[u32; 3]>,
-    /// Virtual registers of the kernel itself: an upper bound of nothing, but a change of it is a change of the code.
+    /// Virtual registers that the kernel itself names. The machine's are fewer: this tells code apart, not occupancy.
     pub registers: u32,
     params_bytes: u32,
     index: usize,

@@ -84,13 +84,17 @@ fn m8n8k4_in_all_layouts() {
             assert_eq!((counters.mma, counters.pipe(Pipe::Tensor)), (1, 1));
             let got = bench.read_words(out, size);
             for (pair, row, column) in (0..256).map(|at| (at / 64, at / 8 % 8, at % 8)) {
-                let mut sum = 0.0_f32;
-                for k in 0..4 {
-                    let [x, y] = [a[pair * 32 + row * 4 + k], b[pair * 32 + column * 4 + k]]
-                        .map(|h| half_value(h) as f32);
-                    sum = x.mul_add(y, sum);
-                }
-                let sum = sum + half_value(c[pair * 64 + row * 8 + column]) as f32;
+                let factors = |k: usize| {
+                    [a[pair * 32 + row * 4 + k], b[pair * 32 + column * 4 + k]].map(|h| half_value(h) as f32)
+                };
+                let c = half_value(c[pair * 64 + row * 8 + column]) as f32;
+                // Products of halves are exact in f32.
+                let product = |k: usize| factors(k)[0] * factors(k)[1];
+                let sum = if wide {
+                    (((product(0) + product(1)) + product(2)) + product(3)) + c
+                } else {
+                    (c + (product(0) + product(1))) + (product(2) + product(3))
+                };
                 let found = if wide {
                     let (lane, i) = accumulator(pair, row, column);
                     assert_eq!(got[lane * 8 + i], sum.to_bits(), "{kernel} {pair} {row} {column}");

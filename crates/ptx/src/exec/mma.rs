@@ -119,7 +119,8 @@ impl Registers {
                 for (column, b) in b.iter().enumerate() {
                     let c = f32::from_bits(get(&c, pair, row, column, mma.wide_c));
                     let value = match order {
-                        MmaOrder::EmulatedF32 => emulated(a, b, c),
+                        MmaOrder::EmulatedF32 if mma.wide_c || mma.wide_d => emulated(a, b, c),
+                        MmaOrder::EmulatedF32 => emulated_half(a, b, c),
                         MmaOrder::Volta => volta(a, b, c),
                     };
                     put(&mut out, (pair, row, column), mma.wide_d, value);
@@ -178,6 +179,13 @@ fn emulated(a: &[f32; 4], b: &[f32; 4], c: f32) -> u32 {
         sum = a.mul_add(*b, sum);
     }
     canonical32(sum + c)
+}
+
+/// With f16 accumulators the same GPUs add the products in pairs: (c + p01) + p23.
+fn emulated_half(a: &[f32; 4], b: &[f32; 4], c: f32) -> u32 {
+    let low = a[1].mul_add(b[1], a[0] * b[0]);
+    let high = a[3].mul_add(b[3], a[2] * b[2]);
+    canonical32((c + low) + high)
 }
 
 /// Exact products and c, each cut off [`VOLTA_BITS`] below the largest, summed exactly, cut to f32.

@@ -72,7 +72,9 @@ pub struct Launch {
 /// In which order `mma.m8n8k4` adds the four products and the accumulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MmaOrder {
-    /// Fused multiply-adds in f32 from zero over ascending k, then the accumulator: what GPUs after Turing do.
+    /// What GPUs after Turing do, read in the machine code of an sm_90 build. f32 accumulators: fused multiply-adds in f32
+    /// from zero over ascending k, then the accumulator. f16 accumulators: (c + (p0 + p1)) + (p2 + p3) in f32, rounded to
+    /// f16 at the end.
     EmulatedF32,
     /// Exact products and the accumulator aligned to the largest of the five, cut off there, summed, cut to f32: a model
     /// of Volta's tensor core, whose width is not published.
