@@ -124,8 +124,12 @@ fn format_cases(format: &LinearFormat, sources: &[Kind], all: &mut Vec<LinearCas
             format: *format,
             n,
             k,
-            out: if i % 2 == 0 { OutType::F16 } else { OutType::F32 },
-            bias: i % 3 == 0,
+            out: if i.is_multiple_of(2) {
+                OutType::F16
+            } else {
+                OutType::F32
+            },
+            bias: i.is_multiple_of(3),
             residual: i % 5 < 2,
         };
         let parts = i / 2 % 4;

@@ -212,8 +212,7 @@ impl Filled {
             };
             let allowed = bound(k, magnitude, want, linear.out, volta);
             let error = (got - want).abs();
-            // Not a number is not within anything.
-            if !(error <= allowed) {
+            if !within(error, allowed) {
                 wrong += 1;
                 first.get_or_insert((token, column, got, want, allowed));
             }
@@ -248,7 +247,7 @@ impl Filled {
             let pairs = packed.iter().zip(numbers).enumerate();
             if let Some((at, (packed, number))) = pairs
                 .into_iter()
-                .find(|(_, (a, b))| !((*a - *b).abs() <= allowed(**b)))
+                .find(|(_, (a, b))| !within((*a - *b).abs(), allowed(**b)))
             {
                 let fault = format!("weight [{row}, {at}] is packed as {packed:e}, the file says {number:e}");
                 return Err(fault.into());
@@ -271,6 +270,11 @@ pub fn bound(k: usize, magnitude: f64, want: f64, out: OutType, volta: bool) -> 
         OutType::F32 => 2f64.powi(-24) * (want.abs() + sums) + 2f64.powi(-150),
     };
     sums + rounding
+}
+
+/// What is not a number is not within anything.
+fn within(error: f64, allowed: f64) -> bool {
+    error <= allowed
 }
 
 fn halves(numbers: &[f16]) -> Vec<u8> {

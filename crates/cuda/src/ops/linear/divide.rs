@@ -1,10 +1,10 @@
 //! How a product's work is divided: into how many parts of k, so that the device's multiprocessors are busy in whole waves.
 //!
 //! The estimate knows rounds. In one round each warp of a full device takes one piece of weights; all of them together are
-//! bound by memory. Blocks come in waves of as many as the device holds. A wave that is not full is faster, but not
-//! in proportion: few loads in flight do not fill the memory's pipe. Cutting k makes waves fuller and costs a meeting.
-//! The three constants below are fits to times measured on an H200 (NVFP4, 17408 x 5120, 5120 x 17408, 2048 x 5120,
-//! 14336 x 4096); the test holds the choices that were the fastest there.
+//! bound by memory or by the tensor cores. Blocks come in waves of as many as the device holds. A wave that is not full is
+//! faster in proportion, down to the time that one warp takes for its piece with the device to itself. Cutting k makes
+//! waves fuller and costs a meeting. The constants are fits to times measured on an H200 (NVFP4, 17408 x 5120, 5120 x 17408,
+//! 2048 x 5120, 14336 x 4096); a test in `plan` holds the choices that were the fastest there.
 
 /// What of a device plans depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +31,6 @@ impl Device {
 /// Parts of k at most.
 pub const PARTS_MAX: u32 = 16;
 
-/// Share of a full wave's time that the only wave takes at least, however few its blocks.
-const LONE_WAVE_FLOOR: f64 = 0.7;
 /// Share that a last wave after full ones, which it overlaps, takes beyond what its blocks ask for.
 const LAST_WAVE_START: f64 = 0.25;
 /// Time for the parts of k to meet, in ns.
@@ -45,12 +43,16 @@ pub struct Work {
     pub blocks: u32,
     /// Blocks that the device holds at once.
     pub resident: u32,
+    /// Blocks count as so many together: the multiprocessors where each is bound by its own work, one where all are by memory.
+    pub together: u32,
     /// Pieces of k.
     pub pieces: u32,
     /// Pieces that a block takes at once: its warps, or one where all warps share it.
     pub pieces_round: u32,
     /// Time of a round of a full device, in ns.
     pub round_ns: f64,
+    /// Time of a round of one block that has the device to itself, in ns.
+    pub latency_ns: f64,
     /// Time to write and read one part's sums, in ns.
     pub part_ns: f64,
 }
@@ -71,12 +73,13 @@ pub struct Choice {
 /// The estimate for a number of parts.
 pub fn estimate(work: &Work, parts: u32) -> Choice {
     let rounds = work.pieces.div_ceil(parts).div_ceil(work.pieces_round);
-    let waves = f64::from(work.blocks) * f64::from(parts) / f64::from(work.resident);
+    let blocks = (u64::from(work.blocks) * u64::from(parts)).next_multiple_of(u64::from(work.together));
+    let waves = blocks as f64 / f64::from(work.resident);
     let last = waves.fract();
     let last = match (last > 0.0, waves >= 1.0) {
         (false, _) => 0.0,
         (true, true) => LAST_WAVE_START + (1.0 - LAST_WAVE_START) * last,
-        (true, false) => last.max(LONE_WAVE_FLOOR),
+        (true, false) => last.max(work.latency_ns / work.round_ns),
     };
     let mut ns = (waves.floor() + last) * f64::from(rounds) * work.round_ns;
     if parts > 1 {
@@ -120,9 +123,11 @@ mod tests {
             let work = Work {
                 blocks: 3,
                 resident: 320,
+                together: 1,
                 pieces,
                 pieces_round: 8,
                 round_ns: 1000.0,
+                latency_ns: 700.0,
                 part_ns: 1.0,
             };
             for choice in candidates(&work) {
@@ -140,9 +145,11 @@ mod tests {
         let work = |blocks| Work {
             blocks,
             resident: 100,
+            together: 1,
             pieces: 8,
             pieces_round: 8,
             round_ns: 1000.0,
+            latency_ns: 700.0,
             part_ns: 0.0,
         };
         for (blocks, want) in [

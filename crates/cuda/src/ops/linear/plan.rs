@@ -31,8 +31,13 @@ pub const TILED_TOKENS: u32 = 64;
 const TILED_TILES: u32 = 4;
 /// What a multiprocessor of Volta has for its blocks together.
 const SHARED_SM_BYTES: u32 = 96 * 1024;
-/// Time of 64 k of a full device in the tiled kernel, in ns: half of V100's tensor rate.
+/// Time of 64 k of a full device in the tiled kernel, in ns: half of V100's tensor rate; and of one block.
 const TILED_ROUND_NS: f64 = 4000.0;
+const TILED_LATENCY_NS: f64 = 1500.0;
+/// Time from a load of weights to its use, with what comes between.
+const LOAD_NS: f64 = 720.0;
+/// Time of one m8n8k4 in one of the four parts of a V100's multiprocessor: 8.4 cycles.
+const MMA_NS: f64 = 5.5;
 
 /// The type of the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,10 +130,12 @@ impl Linear {
     /// A size outside its limits.
     pub fn plan(&self, m: u32, device: Device) -> Result<LinearPlan, CudaError> {
         self.check(m, device)?;
-        let route = match m {
-            ..=SKINNY_TOKENS_MAX => self.skinny(m, device),
-            ..=TILED_TOKENS_MAX => self.tiled(m, device),
-            _ => self.library(m),
+        let route = if m <= SKINNY_TOKENS_MAX {
+            self.skinny(m, device)
+        } else if m <= TILED_TOKENS_MAX {
+            self.tiled(m, device)
+        } else {
+            self.library(m)
         };
         Ok(LinearPlan {
             linear: *self,
@@ -206,12 +213,17 @@ impl Linear {
         let resident = device.sm_count * by_registers.min(by_shared);
         let piece_bytes = self.format.tile_bytes(self.k) as f64 / f64::from(self.pieces());
         let read = f64::from(device.read_gb_s);
+        let mma_piece = f64::from(self.format.piece / 4 * token_tiles);
+        let memory_ns = f64::from(resident * warps) * piece_bytes / read;
+        let tensor_ns = f64::from(by_registers.min(by_shared) * warps) / 4.0 * mma_piece * MMA_NS;
         Work {
             blocks: self.tiles(),
             resident,
+            together: 1,
             pieces: self.pieces(),
             pieces_round: warps,
-            round_ns: f64::from(resident * warps) * piece_bytes / read,
+            round_ns: memory_ns.max(tensor_ns),
+            latency_ns: LOAD_NS + mma_piece * MMA_NS,
             part_ns: 2.0 * f64::from(self.tiles() * token_tiles * 1024) / read,
         }
     }
@@ -236,9 +248,11 @@ impl Linear {
         Work {
             blocks,
             resident: device.sm_count * rows::tiled_blocks(&self.format),
+            together: device.sm_count,
             pieces: self.pieces(),
             pieces_round: 1,
             round_ns: TILED_ROUND_NS * f64::from(self.format.piece) / 64.0,
+            latency_ns: TILED_LATENCY_NS * f64::from(self.format.piece) / 64.0,
             part_ns: 2.0 * part_bytes / f64::from(device.read_gb_s),
         }
     }
