@@ -108,3 +108,26 @@ fn a_token_alone_is_the_same_bits() {
         assert_eq!(result(tokens), all[..tokens as usize * hidden], "{tokens} tokens");
     }
 }
+
+/// The check can fail: an expert that is read where it should not be shows as numbers that are none.
+#[test]
+fn a_poisoned_expert_shows() {
+    let Some(mut on) = interpreter(MmaOrder::EmulatedF32) else {
+        return;
+    };
+    let case = Case::new([8, 2, 64, 48], 9, Kind::Nvfp4);
+    let mut data = galvani_optest::experts::Data::new(&case).expect("packs");
+    let chosen = galvani_optest::experts::oracle::wanted(&case, &data).routes[3].ids[1];
+    let mut used = [true; 8];
+    used[chosen] = false;
+    data.poison(&case, &used);
+    for plan in check::plans(&case).expect("fits") {
+        let out = run(&mut on, &case, &data, &plan, 1).expect("runs").out;
+        let row = &out[3 * 64..][..64];
+        assert!(
+            row.iter().all(|bits| f32::from_bits(*bits).is_nan()),
+            "{:?}",
+            plan.path
+        );
+    }
+}

@@ -115,18 +115,18 @@ pub fn surroundings() -> Vec<Case> {
     .to_vec()
 }
 
-/// Every kind of weights, at the smallest sizes that it has.
+/// Every kind of weights, past a tile and, where the format's blocks allow it, just past a piece.
 pub fn formats() -> Vec<Case> {
     kinds()
         .into_iter()
         .map(|kind| {
-            let step = Case::new([6, 2, 256, 256], 17, kind)
-                .stack
-                .gated
-                .k_multiple
-                .max(16);
-            // Past a tile and past a piece where the format allows it.
-            let width = if step < 64 { 80 / step * step + step } else { step };
+            let block = match kind {
+                Kind::Rows(format) => format.block_len() as u32,
+                Kind::Ints { .. } | Kind::Fp8(_) | Kind::Nvfp4 | Kind::Mxfp4 => 1,
+            };
+            let step = Case::new([6, 2, 256, 256], 17, kind).stack.gated.k_multiple;
+            let step = step.max(block).max(16);
+            let width = if step <= 64 { (64 / step + 1) * step } else { step };
             Case::new([6, 2, width, width], 17, kind)
         })
         .collect()

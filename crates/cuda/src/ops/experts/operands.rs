@@ -356,3 +356,126 @@ fn size(value: usize) -> u32 {
     u32::try_from(value)
         .expect("widths are limited: a tile is at most 32 x 65536 numbers of 2 bytes and scales")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::experts::plan::{ExpertStack, Router};
+    use crate::ops::linear::FORMATS;
+
+    fn stack() -> ExpertStack {
+        let format = *FORMATS
+            .iter()
+            .find(|format| format.name == "nvfp4")
+            .expect("listed");
+        ExpertStack {
+            experts: 8,
+            top_k: 2,
+            hidden: 64,
+            inner: 48,
+            gated: format,
+            down: format,
+            activation: Activation::Silu,
+            router: Router {
+                input: RouterInput::F32,
+                score: Score::Sigmoid,
+                bias: true,
+                groups: 0,
+                groups_kept: 0,
+                group_best: 1,
+                renormalise: true,
+                scale: 1.0,
+                shared_gate: true,
+            },
+        }
+    }
+
+    fn operands(plan: &ExpertsPlan) -> Operands {
+        let mut next = 0x1000;
+        let mut take = |bytes: usize| {
+            let buffer = DeviceBuffer::new(next, bytes);
+            next += bytes.next_multiple_of(256) as u64;
+            buffer
+        };
+        let rows = plan.tokens as usize * 64;
+        let (gated, down) = (stack().gated_bytes(), stack().down_bytes());
+        Operands {
+            x: take(2 * rows),
+            x_stride: 64,
+            token_count: None,
+            router: take(4 * 8 * 64),
+            shared_gate: Some(take(4 * 64)),
+            router_bias: Some(take(4 * 8)),
+            gated: take(gated.bytes()),
+            gated_scale: take(4 * gated.column_scales()),
+            gated_bias: None,
+            down: take(down.bytes()),
+            down_scale: take(4 * down.column_scales()),
+            down_bias: None,
+            shared: Some(SharedExpert {
+                rows: take(4 * rows),
+                stride: 64,
+            }),
+            residual: None,
+            out: take(4 * rows),
+            out_stride: 64,
+            workspace: take(plan.workspace().bytes),
+        }
+    }
+
+    #[test]
+    fn few_launches_of_a_shape_that_the_bucket_fixes() {
+        for (tokens, want) in [
+            (1, vec![[2, 1, 1], [2, 2, 1], [2, 1, 1]]),
+            (9, vec![[1, 2, 1], [2, 9, 1], [2, 9, 1], [1, 9, 1]]),
+        ] {
+            let plan = stack().plan(tokens).expect("fits");
+            let launches = plan.launches(&operands(&plan)).expect("all is there");
+            let grids: Vec<_> = launches.iter().map(|launch| launch.grid).collect();
+            assert_eq!(grids, want, "{tokens} tokens");
+            let known = rows::rows();
+            for launch in &launches {
+                let row = known
+                    .iter()
+                    .find(|row| row.symbol == launch.symbol)
+                    .expect("a row");
+                assert!(launch.block[0] <= row.threads && launch.shared_bytes <= row.shared_bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn operands_are_checked() {
+        let plan = stack().plan(9).expect("fits");
+        let right = operands(&plan);
+        let faults = |change: &dyn Fn(&mut Operands)| {
+            let mut changed = right;
+            change(&mut changed);
+            plan.launches(&changed).is_err()
+        };
+        let short = |buffer: DeviceBuffer| DeviceBuffer::new(buffer.address(), buffer.bytes() - 1);
+        assert!(!faults(&|_| {}));
+        assert!(faults(&|at| at.x = short(at.x)));
+        assert!(faults(&|at| at.router = short(at.router)));
+        assert!(faults(&|at| at.gated = short(at.gated)));
+        assert!(faults(&|at| at.gated_scale = short(at.gated_scale)));
+        assert!(faults(&|at| at.down = short(at.down)));
+        assert!(faults(&|at| at.down_scale = short(at.down_scale)));
+        assert!(faults(&|at| at.out = short(at.out)));
+        assert!(faults(&|at| at.workspace = short(at.workspace)));
+        assert!(faults(
+            &|at| at.x = DeviceBuffer::new(at.x.address() + 8, at.x.bytes())
+        ));
+        assert!(faults(&|at| at.x_stride = 60));
+        assert!(
+            faults(&|at| at.x_stride = 72),
+            "the last row would end behind the buffer"
+        );
+        assert!(faults(&|at| at.out_stride = 66));
+        assert!(faults(&|at| at.shared = None));
+        assert!(faults(&|at| at.shared_gate = None));
+        assert!(faults(&|at| at.router_bias = None));
+        assert!(faults(&|at| at.residual = Some(short(at.out))));
+        assert!(faults(&|at| at.gated_bias = Some(short(at.gated_scale))));
+    }
+}
