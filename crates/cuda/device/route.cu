@@ -128,8 +128,8 @@ __device__ __forceinline__ u32 kept_groups(const Rule& rule, const float (&rank)
   return __ballot_sync(0xFFFFFFFFu, lane < (int)rule.groups && better < rule.groups_kept);
 }
 
-// One token by one warp: scores, choice, weights. routes // [2 top_k]
-__device__ __forceinline__ void choose(const Rule& rule, const float* logits, float* routes, float* ranks, int lane) {
+// One token by one warp: scores, choice, weights. routes // [2 top_k], shared // [experts]
+__device__ __forceinline__ void choose(const Rule& rule, const float* logits, float* routes, float* shared, int lane) {
   const int per = (rule.experts + 31) / 32, first = lane * per;
   float score[kLaneExperts];
   float top = -kInfinity;
@@ -162,7 +162,7 @@ __device__ __forceinline__ void choose(const Rule& rule, const float* logits, fl
     rank[j] = score[j];
     if (rule.bias && j < per && first + j < (int)rule.experts) rank[j] = __fadd_rn(rank[j], __ldg(&rule.bias[first + j]));
   }
-  const u32 groups = rule.groups > 1 ? kept_groups(rule, rank, per, ranks, lane) : 0;
+  const u32 groups = rule.groups > 1 ? kept_groups(rule, rank, per, shared, lane) : 0;
 
   // Keys in the order of the ranks; 0 is nothing (left), 1 not a number.
   u32 key[kLaneExperts];
@@ -174,25 +174,33 @@ __device__ __forceinline__ void choose(const Rule& rule, const float* logits, fl
     key[j] = rank[j] != rank[j] ? 1u : (u32)bits ^ ((u32)(bits >> 31) | 0x80000000u);
     if (j >= per || expert >= rule.experts) key[j] = 0;
   }
-  float chosen_sum = 0.0f, mine_score = 0.0f;
+  // The chosen ones' scores are looked up at the end.
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < kLaneExperts; j++)
+    if (j < per && first + j < (int)rule.experts) shared[first + j] = score[j];
+  __syncwarp();
   u32 mine_id = 0;
   for (int r = 0; r < (int)rule.top_k; r++) {
-    u32 best = 0;
-    int at = 0;
-    float value = 0.0f;
+    u32 most[kLaneExperts / 4];
 #pragma unroll
-    for (int j = 0; j < kLaneExperts; j++)
-      if (key[j] > best) { best = key[j]; at = j; value = score[j]; }
-    const u32 most = warp_max(best);
-    const int winner = __ffs(__ballot_sync(0xFFFFFFFFu, best == most)) - 1;
-    const u32 id = __shfl_sync(0xFFFFFFFFu, first + at, winner);
-    value = __shfl_sync(0xFFFFFFFFu, value, winner);
-    chosen_sum = __fadd_rn(chosen_sum, value);
-    if (lane == r) { mine_id = id; mine_score = value; }
+    for (int j = 0; j < kLaneExperts / 4; j++) most[j] = max(max(key[4 * j], key[4 * j + 1]), max(key[4 * j + 2], key[4 * j + 3]));
+    const u32 mine = max(max(most[0], most[1]), max(most[2], most[3]));
+    const u32 best = warp_max(mine);
+    const int winner = __ffs(__ballot_sync(0xFFFFFFFFu, mine == best)) - 1;
+    int at = 0;
+#pragma unroll
+    for (int j = kLaneExperts - 1; j >= 0; j--)
+      if (key[j] == best) at = j;
 #pragma unroll
     for (int j = 0; j < kLaneExperts; j++)
       if (lane == winner && j == at) key[j] = 0;
+    const u32 id = __shfl_sync(0xFFFFFFFFu, first + at, winner);
+    if (lane == r) mine_id = id;
   }
+  const float mine_score = lane < (int)rule.top_k ? shared[mine_id] : 0.0f;
+  float chosen_sum = 0.0f;
+  for (int r = 0; r < (int)rule.top_k; r++) chosen_sum = __fadd_rn(chosen_sum, __shfl_sync(0xFFFFFFFFu, mine_score, r));
   if (lane < (int)rule.top_k) {
     const float divisor = rule.renormalise ? chosen_sum : 1.0f;
     routes[lane] = __uint_as_float(mine_id);
@@ -289,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
     float* routes,                         // [tokens, 2 top_k]: ids as bits, then weights
     float* __restrict__ shared_weight,     // [tokens] sigmoid of the shared expert's gate, if rows say so
     u32 block_rows, u32* __restrict__ block_count, u32* __restrict__ block_expert, u32* __restrict__ block_slots) {  // see experts.cuh; null: no table
-  extern __shared__ u32 shared[];  // for groups: [kWarps][experts] f32; then what sort_slots says
+  extern __shared__ u32 shared[];  // [kWarps][experts] f32, then what sort_slots says
   const u32 count = token_count ? min(tokens, __ldg(token_count)) : tokens;
   if (router) block_logits(x, x_stride, count, router, gate_row, experts, rows, hidden, logits);
   if (!arrive_last(&counters[blockIdx.y], gridDim.x)) return;

@@ -323,17 +323,13 @@ impl ExpertsPlan {
         self.stack.experts + u32::from(self.stack.router.shared_gate)
     }
 
-    /// Dynamic shared memory of the router: ranks of a token a warp for groups; counts and ids for the table.
+    /// Dynamic shared memory of the router: scores of a token a warp; then counts and ids for the table.
     pub(super) fn route_shared(&self) -> u32 {
         let (warps, experts) = (ROUTE_THREADS / 32, self.stack.experts);
-        let groups = if self.stack.router.groups > 1 {
-            warps * experts * 4
-        } else {
-            0
-        };
+        let scores = warps * experts * 4;
         match self.path {
-            Path::Direct => groups,
-            Path::Grouped { .. } => groups.max(4 * (warps + experts) + 2 * (warps * experts + self.slots())),
+            Path::Direct => scores,
+            Path::Grouped { .. } => scores.max(4 * (warps + experts) + 2 * (warps * experts + self.slots())),
         }
     }
 
