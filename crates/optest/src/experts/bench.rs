@@ -122,10 +122,11 @@ impl Layer {
         let numbers = tokens as usize * self.stack.hidden as usize;
         let zeros = vec![0; 4 * numbers];
         let (shared, residual, out) = (put(on, &zeros)?, put(on, &zeros)?, put(on, &zeros)?);
-        let workspace = put(on, &vec![0; plan.workspace().bytes])?;
         let mut random = Random(u64::from(tokens) * 2 + 1);
         let (mut all, mut touched) = (Vec::new(), 0);
         for _ in 0..BATCHES {
+            // A workspace each, so that a launch by itself finds its own input's choices.
+            let workspace = put(on, &vec![0; plan.workspace().bytes])?;
             let x = put(on, &random.halves(numbers))?;
             let launches = plan.launches(&self.operands(x, shared, residual, out, workspace))?;
             touched += self.touched(on, &plan, &launches, &workspace)?;
@@ -210,10 +211,9 @@ pub fn run(
             let (plan, launches, touched) = layer.prepare(on, tokens)?;
             let us = speed::microseconds(on, BATCHES, &|index| Ok(launches[index].clone()))?;
             let mut launch_us = Vec::new();
-            for step in 0..launches[0].len() {
-                let alone =
-                    speed::microseconds(on, BATCHES, &|index| Ok(vec![launches[index][step].clone()]))?;
-                launch_us.push((launches[0][step].symbol.clone(), alone));
+            for (step, first) in launches[0].iter().enumerate() {
+                let alone = |index: usize| Ok(vec![launches[index][step].clone()]);
+                launch_us.push((first.symbol.clone(), speed::microseconds(on, BATCHES, &alone)?));
             }
             let line = Line {
                 model: shape.name,
@@ -234,8 +234,7 @@ pub fn run(
 /// The lines as a Markdown table.
 pub fn markdown(name: &str, image: &str, limits: &Limits, lines: &[Line]) -> String {
     let mut text = format!(
-        "{name}, {image}: reads {:.0} GB/s (1 GiB), a launch of nothing takes {:.2} us in a sequence. One launch by itself \
-         repeats the choices of the last input.\n\n\
+        "{name}, {image}: reads {:.0} GB/s (1 GiB), a launch of nothing takes {:.2} us in a sequence.\n\n\
          | model | format | N | experts | MB | us | GB/s | of 1 GiB read | path | launches, us each |\n\
          |---|---|---|---|---|---|---|---|---|---|\n",
         limits.read_gb_s, limits.floor_us
