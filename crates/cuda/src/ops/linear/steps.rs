@@ -185,9 +185,8 @@ impl LinearPlan {
         ]
     }
 
-    fn check_operands(&self, at: &Operands) -> Result<(), CudaError> {
+    fn check_strides(&self, at: &Operands) -> Result<(), CudaError> {
         let linear = &self.linear;
-        let (m, n) = (self.m as usize, linear.n as usize);
         if at.x_stride < linear.k || !at.x_stride.is_multiple_of(8) {
             let allowed = format!("multiples of 8 from {} on", linear.k);
             return Err(shape("stride of x", at.x_stride, allowed));
@@ -199,6 +198,13 @@ impl LinearPlan {
                 format!("{} and more", linear.n),
             ));
         }
+        Ok(())
+    }
+
+    fn check_operands(&self, at: &Operands) -> Result<(), CudaError> {
+        let linear = &self.linear;
+        let (m, n) = (self.m as usize, linear.n as usize);
+        self.check_strides(at)?;
         let spread = |stride: u32, last: usize| (m - 1) * stride as usize + last;
         let need = self.workspace();
         let out_numbers = spread(at.out_stride, n);
