@@ -9,6 +9,7 @@ pub mod error;
 pub mod kernels;
 pub mod launch;
 pub mod layout;
+pub mod model;
 pub mod ops;
 pub mod pack;
 pub mod repack;

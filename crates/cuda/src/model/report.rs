@@ -1,0 +1,129 @@
+//! `galvani-cuda model`: the errors of the model, one by one, then what it predicts for a V100.
+
+use std::path::Path;
+
+use super::{FIT, H200, Prediction, V100, Work, main_loop, predict, samples};
+use crate::arch::Arch;
+use crate::ops::linear::divide::Device;
+use crate::ops::linear::{Linear, LinearFormat, OutType, Route, formats, rows};
+use crate::pack::cubin;
+use crate::pack::file::{self, Pack};
+
+const SHAPES: [(u32, u32); 4] = [(17408, 5120), (5120, 17408), (14336, 4096), (2048, 5120)];
+const TOKENS: [u32; 6] = [1, 2, 4, 8, 16, 32];
+
+/// `model [--errors] [PACK]`: with `--errors` every sample of the calibration.
+///
+/// # Errors
+/// No pack, or one without machine code for sm_70.
+pub fn command(arguments: &[String]) -> Result<(), String> {
+    let errors = arguments.iter().any(|argument| argument == "--errors");
+    let named = arguments.iter().find(|argument| *argument != "--errors");
+    calibration(errors);
+    let path = file::locate(named.map(Path::new), None).map_err(|error| error.to_string())?;
+    let pack = Pack::read(&path).map_err(|error| error.to_string())?;
+    println!("\nPredicted for a V100 at 1.38 GHz and 850 GB/s (a prediction: no V100 was measured).\n");
+    println!(
+        "| format | N x K | M | us | GB/s | of 850 | binds | warps | plan |\n|---|---|---|---|---|---|---|---|---|"
+    );
+    for format in formats() {
+        for (n, k) in SHAPES {
+            for m in TOKENS {
+                line(&pack, format, n, k, m)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn calibration(all: bool) {
+    let samples = samples();
+    let mut squares = 0.0;
+    let mut worst = [(1.0f64, String::new()), (1.0, String::new())];
+    for sample in &samples {
+        let ratio = predict(&H200, &sample.work, &FIT).us / sample.us;
+        squares += ratio.ln().powi(2);
+        if ratio < worst[0].0 {
+            worst[0] = (ratio, sample.name.clone());
+        }
+        if ratio > worst[1].0 {
+            worst[1] = (ratio, sample.name.clone());
+        }
+        if all {
+            println!(
+                "{:30} measured {:7.1} us, model / measured {ratio:.2}",
+                sample.name, sample.us
+            );
+        }
+    }
+    println!(
+        "calibration on an H200: {} launches, root mean square error {:.1} %, worst {:.2} ({}) and {:.2} ({})",
+        samples.len(),
+        100.0 * (squares / samples.len() as f64).sqrt(),
+        worst[0].0,
+        worst[0].1,
+        worst[1].0,
+        worst[1].1
+    );
+}
+
+fn line(pack: &Pack, format: LinearFormat, n: u32, k: u32, m: u32) -> Result<(), String> {
+    let linear = Linear {
+        format,
+        n,
+        k,
+        out: OutType::F16,
+        bias: false,
+        residual: false,
+    };
+    let plan = linear.plan(m, Device::V100).map_err(|error| error.to_string())?;
+    let Route::Skinny {
+        token_tiles,
+        warps,
+        parts,
+    } = plan.route
+    else {
+        return Ok(());
+    };
+    let prediction = skinny(pack, &linear, m, [token_tiles, warps, parts])?;
+    let bytes = format.weight_bytes(n, k) as f64;
+    let gbs = bytes / prediction.us / 1e3;
+    println!(
+        "| {} | {n} x {k} | {m} | {:.1} | {gbs:.0} | {:.0} % | {:?} | {} | mt{token_tiles}, {warps} warps, {parts} parts |",
+        format.name,
+        prediction.us,
+        100.0 * gbs / V100.read_gbs,
+        prediction.bound,
+        prediction.warps
+    );
+    Ok(())
+}
+
+fn skinny(
+    pack: &Pack,
+    linear: &Linear,
+    m: u32,
+    [token_tiles, warps, parts]: [u32; 3],
+) -> Result<Prediction, String> {
+    let symbol = rows::skinny(&linear.format, token_tiles);
+    let (entry, bytes) = pack.find(&symbol, Arch::Sm70).ok_or_else(|| {
+        format!("{symbol}: the pack has no machine code for sm_70 (build it with --arch sm_70)")
+    })?;
+    let code = cubin::read(bytes, &symbol, Arch::Sm70)?.code;
+    let pass =
+        main_loop(code, Arch::Sm70).ok_or_else(|| format!("{symbol}: no loop with tensor instructions"))?;
+    let (tiles, pieces) = (linear.tiles(), linear.pieces());
+    let work = Work {
+        tiles,
+        parts,
+        warps,
+        pieces,
+        piece: linear.format.piece,
+        piece_bytes: linear.format.tile_bytes(linear.k) as f64 / f64::from(pieces),
+        tokens: m.min(8 * token_tiles),
+        registers: entry.registers,
+        shared_bytes: rows::skinny_shared_bytes(warps, token_tiles) + entry.shared_static,
+        pass,
+    };
+    Ok(predict(&V100, &work, &FIT))
+}
