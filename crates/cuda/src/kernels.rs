@@ -29,6 +29,28 @@ pub struct KernelRow {
 }
 
 impl KernelRow {
+    /// A row without dynamic shared memory, for every architecture, that needs no call; its budget of registers follows from
+    /// the launch bounds. What differs is said by the caller with `..`.
+    pub fn plain(
+        symbol: String,
+        source: &'static str,
+        defines: Vec<(&'static str, String)>,
+        threads: u32,
+        min_blocks: u32,
+    ) -> Self {
+        Self {
+            symbol,
+            source,
+            defines,
+            threads,
+            min_blocks,
+            shared_bytes: 0,
+            registers_max: registers_for(threads, min_blocks),
+            archs: &Arch::ALL,
+            requires: &[Fact::NoCall],
+        }
+    }
+
     /// All macros of the row.
     pub fn macros(&self) -> Vec<(&str, String)> {
         let mut all = vec![
@@ -39,6 +61,12 @@ impl KernelRow {
         all.extend(self.defines.iter().cloned());
         all
     }
+}
+
+/// Registers a thread if so many blocks are to fit: 65536 on a multiprocessor, given out by eights a thread.
+const fn registers_for(threads: u32, blocks: u32) -> u32 {
+    let most = 65536 / (threads * blocks) / 8 * 8;
+    if most > 255 { 255 } else { most }
 }
 
 /// Something that the machine code of a row must show.
@@ -86,6 +114,19 @@ mod tests {
 
     use super::*;
     use crate::sources;
+
+    #[test]
+    fn budgets_follow_from_the_launch_bounds() {
+        for (threads, blocks, want) in [
+            (256, 4, 64),
+            (256, 3, 80),
+            (256, 2, 128),
+            (128, 3, 168),
+            (128, 1, 255),
+        ] {
+            assert_eq!(registers_for(threads, blocks), want, "{threads} x {blocks}");
+        }
+    }
 
     #[test]
     fn rows_are_well_formed() {

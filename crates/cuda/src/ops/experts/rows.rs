@@ -1,6 +1,5 @@
 //! The kernel rows of the experts.
 
-use crate::arch::Arch;
 use crate::kernels::{Fact, KernelRow};
 use crate::ops::linear::formats::{FORMATS, LinearFormat};
 
@@ -91,7 +90,7 @@ pub const fn direct_shared(top_k: u32) -> u32 {
 
 /// The table.
 pub fn rows() -> Vec<KernelRow> {
-    let mut rows = vec![row(
+    let mut rows = vec![KernelRow::plain(
         COMBINE.to_owned(),
         "experts_combine.cu",
         Vec::new(),
@@ -110,7 +109,7 @@ pub fn rows() -> Vec<KernelRow> {
             registers_max: 128,
             // The slow path of a division is a call.
             requires: &[],
-            ..row(shape.symbol(), "route.cu", defines, ROUTE_THREADS, 1)
+            ..KernelRow::plain(shape.symbol(), "route.cu", defines, ROUTE_THREADS, 1)
         });
     }
     FORMATS.iter().for_each(|format| format_rows(format, &mut rows));
@@ -142,7 +141,7 @@ fn format_rows(format: &LinearFormat, rows: &mut Vec<KernelRow>) {
         rows.push(KernelRow {
             shared_bytes: GATED_SHARED,
             requires: requires_gated,
-            ..row(
+            ..KernelRow::plain(
                 gated(format, tiles),
                 "experts_gated.cu",
                 defines(GATED_PARTS, Some(tiles)),
@@ -153,7 +152,7 @@ fn format_rows(format: &LinearFormat, rows: &mut Vec<KernelRow>) {
         rows.push(KernelRow {
             shared_bytes: DOWN_SHARED,
             requires,
-            ..row(
+            ..KernelRow::plain(
                 down(format, tiles),
                 "experts_down.cu",
                 defines(DOWN_PARTS, Some(tiles)),
@@ -165,7 +164,7 @@ fn format_rows(format: &LinearFormat, rows: &mut Vec<KernelRow>) {
     rows.push(KernelRow {
         shared_bytes: direct_shared(TOP_K_MAX),
         requires,
-        ..row(
+        ..KernelRow::plain(
             down_direct(format),
             "experts_down_direct.cu",
             defines(DOWN_PARTS, None),
@@ -173,25 +172,4 @@ fn format_rows(format: &LinearFormat, rows: &mut Vec<KernelRow>) {
             if code_bits >= 8 { 1 } else { 2 },
         )
     });
-}
-
-fn row(
-    symbol: String,
-    source: &'static str,
-    defines: Vec<(&'static str, String)>,
-    threads: u32,
-    min_blocks: u32,
-) -> KernelRow {
-    KernelRow {
-        symbol,
-        source,
-        defines,
-        threads,
-        min_blocks,
-        shared_bytes: 0,
-        // What lets so many blocks fit: 65536 on a multiprocessor, given out by eights a thread.
-        registers_max: (65536 / (threads * min_blocks) / 8 * 8).min(255),
-        archs: &Arch::ALL,
-        requires: &[Fact::NoCall],
-    }
 }

@@ -1,6 +1,5 @@
 //! The kernel rows of the linears: every format in every shape class.
 
-use crate::arch::Arch;
 use crate::kernels::{Fact, KernelRow};
 use crate::layout::PackedFormat;
 use crate::ops::linear::formats::{FORMATS, LinearFormat};
@@ -64,7 +63,7 @@ pub const fn skinny_shared_bytes(warps: u32, token_tiles: u32) -> u32 {
 
 /// The table.
 pub fn rows() -> Vec<KernelRow> {
-    let mut rows = vec![row(
+    let mut rows = vec![KernelRow::plain(
         FINISH.to_owned(),
         "linear_finish.cu",
         Vec::new(),
@@ -79,7 +78,7 @@ pub fn rows() -> Vec<KernelRow> {
             rows.push(KernelRow {
                 shared_bytes: skinny_shared_bytes(threads / 32, tiles),
                 requires: &[Fact::Hmma884, Fact::Ldg128, Fact::NoCall],
-                ..row(
+                ..KernelRow::plain(
                     skinny(format, tiles),
                     "linear_skinny.cu",
                     defines,
@@ -90,7 +89,7 @@ pub fn rows() -> Vec<KernelRow> {
         }
         rows.push(KernelRow {
             requires: &[Fact::Hmma884, Fact::Ldg128, Fact::Lds128, Fact::NoCall],
-            ..row(
+            ..KernelRow::plain(
                 tiled(format),
                 "linear_tiled.cu",
                 format_defines(format),
@@ -100,7 +99,7 @@ pub fn rows() -> Vec<KernelRow> {
         });
         rows.push(KernelRow {
             requires: &[Fact::Stg128, Fact::NoCall],
-            ..row(
+            ..KernelRow::plain(
                 dequant(format),
                 "linear_dequant.cu",
                 format_defines(format),
@@ -119,48 +118,9 @@ fn format_defines(format: &LinearFormat) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn row(
-    symbol: String,
-    source: &'static str,
-    defines: Vec<(&'static str, String)>,
-    threads: u32,
-    min_blocks: u32,
-) -> KernelRow {
-    KernelRow {
-        symbol,
-        source,
-        defines,
-        threads,
-        min_blocks,
-        shared_bytes: 0,
-        registers_max: registers(threads, min_blocks),
-        archs: &Arch::ALL,
-        requires: &[Fact::NoCall],
-    }
-}
-
-/// Registers a thread if so many blocks are to fit: 65536 on a multiprocessor, given out by eights a thread.
-const fn registers(threads: u32, blocks: u32) -> u32 {
-    let most = 65536 / (threads * blocks) / 8 * 8;
-    if most > 255 { 255 } else { most }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn budgets_follow_from_the_launch_bounds() {
-        for (threads, blocks, want) in [
-            (256, 4, 64),
-            (256, 3, 80),
-            (256, 2, 128),
-            (128, 3, 168),
-            (128, 1, 255),
-        ] {
-            assert_eq!(registers(threads, blocks), want, "{threads} x {blocks}");
-        }
-    }
 
     #[test]
     fn every_format_has_every_shape_class() {
