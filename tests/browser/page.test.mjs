@@ -1,5 +1,6 @@
 // The chat page in headless Chromium against a running server (GALVANI_URL).
 import assert from "node:assert/strict";
+import { createServer } from "node:http";
 import { after, before, test } from "node:test";
 import { chromium } from "playwright-core";
 
@@ -47,19 +48,72 @@ test("shows the model and answers with a rate", async (t) => {
   assert.match(await page.locator(".turn.assistant .stats").innerText(), /\d+ tokens · [\d.]+ tok\/s/);
 });
 
-test("streams: text grows while the answer runs; Esc stops it", async (t) => {
+/** A server that sends one delta at a time, at the test's word, in the place of the model. */
+async function slowAnswer(t, page) {
+  let reached;
+  const asked = new Promise((resolve) => (reached = resolve));
+  const server = createServer((request, response) => {
+    response.writeHead(200, { "content-type": "text/event-stream" }).flushHeaders();
+    reached({
+      send: (content) => response.write(`data: ${JSON.stringify({ choices: [{ index: 0, delta: { content }, finish_reason: null }] })}\n\n`),
+      closed: new Promise((resolve) => response.on("close", resolve)),
+    });
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  t.after(() => { server.closeAllConnections(); server.close(); });
+  await page.route("**/v1/chat/completions", (route) => route.continue({ url: `http://127.0.0.1:${server.address().port}/` }));
+  return { asked };
+}
+
+test("streams: each piece is shown as it comes; Esc stops and keeps them", async (t) => {
   const page = await open(t);
-  await setting(page, "max_tokens", 2000);
-  await page.evaluate(() => localStorage.getItem("galvani.settings"));
-  await say(page, "Count from one to five hundred in words.");
-  await page.locator("#send[data-state=running]").waitFor();
-  const body = page.locator(".turn.assistant .body");
-  await page.waitForFunction(() => document.querySelector(".turn.assistant .body")?.textContent.length > 2);
+  const { asked } = await slowAnswer(t, page);
+  await say(page, "count");
+  const answer = await asked;
+  const shown = (text) => page.waitForFunction((text) => document.querySelector(".turn.assistant .body")?.textContent === text, text);
+  answer.send("one");
+  await shown("one");
+  answer.send(" two");
+  await shown("one two");
+  assert.equal(await page.locator("#send").getAttribute("data-state"), "running");
   await page.keyboard.press("Escape");
   await page.locator("#send[data-state=idle]").waitFor({ timeout: 5000 });
-  assert.ok((await body.textContent()).length > 2);
-  const stats = await page.locator(".turn.assistant .stats").innerText();
-  assert.ok(/stopped/.test(stats) || /tokens/.test(stats), stats);
+  await answer.closed;
+  assert.equal(await page.locator(".turn.assistant .body").textContent(), "one two");
+  assert.match(await page.locator(".turn.assistant .stats").innerText(), /2 tokens .* stopped/);
+});
+
+test("a list stays a list while its next mark comes", async (t) => {
+  const page = await open(t);
+  const { asked } = await slowAnswer(t, page);
+  await say(page, "list");
+  const answer = await asked;
+  let text = "";
+  for (const [piece, items] of [["1.", []], [" red", ["red"]], ["\n", ["red"]], ["2", ["red", ""]], [".", ["red", ""]], [" blue", ["red", "blue"]], ["\n\nIn", ["red", "blue"]]]) {
+    text += piece;
+    answer.send(piece);
+    await page.waitForFunction((text) => turns.at(-1).content === text, text);
+    await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
+    if (items) assert.deepEqual(await page.locator(".turn.assistant li").allTextContents(), items, JSON.stringify(text));
+  }
+  await page.keyboard.press("Escape");
+  await idle(page);
+});
+
+test("Esc ends the work of the server", async (t) => {
+  const page = await open(t);
+  await setting(page, "max_tokens", 1500);
+  await setting(page, "temperature", 0);
+  await say(page, "Write a long story about the sea.");
+  await page.waitForFunction(() => turns.at(-1)?.stats?.tokens >= 3);
+  await page.keyboard.press("Escape");
+  await page.locator("#send[data-state=idle]").waitFor({ timeout: 5000 });
+  const turn = await page.evaluate(() => turns.at(-1));
+  assert.equal(turn.error, undefined);
+  assert.ok(turn.content.length > 0);
+  const running = async () => Number(/^vllm:num_requests_running(?:\{[^}]*\})? (\S+)$/m.exec(await (await fetch(`${url}/metrics`)).text())[1]);
+  const until = Date.now() + 5000;
+  while (await running()) assert.ok(Date.now() < until, "the request still runs");
 });
 
 test("edit sends the changed message and drops what followed", async (t) => {
