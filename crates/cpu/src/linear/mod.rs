@@ -31,7 +31,7 @@ use crate::quantise::ActRows;
 
 use act::{Rows, gather_bytes};
 use epilogue::Target;
-use tile::{Prepared, Scratch, TileOut};
+use tile::{Prepared, STREAMS, Scratch, SideBySide, TileOut};
 
 /// f32 rows to read: row r is at `ptr + r * row_stride`.
 #[derive(Debug, Clone, Copy)]
@@ -237,7 +237,16 @@ pub unsafe fn linear_part(
                     (tile < tiles.end).then(new)
                 };
                 let prepared: [Option<Prepared>; GROUP] = std::array::from_fn(prepare);
+                let together = SideBySide::of(prepared.iter().flatten(), matrix.isa, rows.count());
                 for chunk in rows.chunks() {
+                    if let Some(together) = &together {
+                        let mut values = [const { TileOut::uninit() }; STREAMS];
+                        together.compute(&chunk, values.as_mut_ptr().cast());
+                        for (tile, values) in tiles.clone().zip(&values) {
+                            target.put(values.as_ptr(), &chunk, columns(matrix, tile));
+                        }
+                        continue;
+                    }
                     for (tile, prepared) in tiles.clone().zip(prepared.iter().flatten()) {
                         let mut values = TileOut::uninit();
                         if claims {
@@ -254,7 +263,7 @@ pub unsafe fn linear_part(
 
 /// Tiles that go through the rows together: the rows then stay in the nearest cache, and results are written in long
 /// pieces.
-const GROUP: usize = 4;
+const GROUP: usize = STREAMS;
 
 fn groups(tiles: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {
     let end = tiles.end;
@@ -321,7 +330,17 @@ pub unsafe fn gated_part(
                 (tile < tiles.end).then(|| [new(gate, &panels[i][0]), new(up, &panels[i][1])])
             };
             let prepared: [Option<[Prepared; 2]>; GROUP / 2] = std::array::from_fn(prepare);
+            let together = SideBySide::of(prepared.iter().flatten().flatten(), gate.isa, float.count());
             for (chunk_gate, chunk_up) in rows_of(gate).chunks().zip(rows_of(up).chunks()) {
+                if let Some(together) = &together {
+                    let mut values = [const { TileOut::uninit() }; STREAMS];
+                    together.compute(&chunk_gate, values.as_mut_ptr().cast());
+                    for (tile, [g, u]) in tiles.clone().zip(values.as_chunks_mut::<2>().0) {
+                        table::gate(gate.isa, activation, g.as_mut_ptr(), u.as_ptr(), chunk_gate.count);
+                        target.put(g.as_ptr(), &chunk_gate, columns(gate, tile));
+                    }
+                    continue;
+                }
                 for (tile, [prepared_gate, prepared_up]) in tiles.clone().zip(prepared.iter().flatten()) {
                     let (mut g, mut u) = (TileOut::uninit(), TileOut::uninit());
                     if claims {

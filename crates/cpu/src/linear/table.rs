@@ -4,7 +4,7 @@ use galvani_graph::{Activation, Format};
 
 use super::act::CHUNK;
 use super::epilogue::{self, PutFn};
-use super::tile::TileOut;
+use super::tile::{STREAMS, TileOut};
 use super::{float, tile};
 use crate::dot::{BlockFormat, for_block_format};
 use crate::isa::Isa;
@@ -16,6 +16,8 @@ use crate::simd::math;
 
 /// (tile, units, rows, how many, results)
 pub(super) type RowsFn = unsafe fn(*const u8, usize, &ActTile, usize, *mut TileOut);
+/// (tiles, units, rows, how many, results)
+pub(super) type StreamsFn = unsafe fn(&[*const u8; STREAMS], usize, &ActTile, usize, *mut TileOut);
 /// (tile, k, rows, how many, results)
 pub(super) type FloatFn = unsafe fn(*const u8, usize, &[*const f32; CHUNK], usize, *mut TileOut);
 
@@ -52,6 +54,28 @@ unsafe fn dispatch<S: Simd, F: BlockFormat, const WIDEST: usize>(
             }
         }
         first += WIDEST;
+    }
+}
+
+/// Up to [`stream_rows`] rows against tiles side by side.
+///
+/// # Safety
+/// As [`tile::rows_of_streams`]; as in [`dispatch`], rows beyond `count` may be computed.
+#[inline(always)]
+unsafe fn dispatch_streams<S: Simd, F: BlockFormat>(
+    tiles: &[*const u8; STREAMS],
+    units: usize,
+    act: &ActTile,
+    count: usize,
+    out: *mut TileOut,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match count {
+            1 => tile::rows_of_streams::<S, F, 1>(tiles, units, act, out),
+            2 => tile::rows_of_streams::<S, F, 2>(tiles, units, act, out),
+            _ => tile::rows_of_streams::<S, F, 4>(tiles, units, act, out),
+        }
     }
 }
 
@@ -112,6 +136,14 @@ macro_rules! compiled {
             ) {
                 // SAFETY: the caller's contract.
                 unsafe { dispatch::<$simd, F, $widest>(at, units, act, count, out) }
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            pub unsafe fn streams<F: BlockFormat>(
+                tiles: &[*const u8; STREAMS], units: usize, act: &ActTile, count: usize, out: *mut TileOut,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { dispatch_streams::<$simd, F>(tiles, units, act, count, out) }
             }
 
             $(#[target_feature(enable = $feature)])?
@@ -176,19 +208,27 @@ macro_rules! for_isa {
     };
 }
 
-/// The kernel for a packed format.
-pub(super) fn rows_fn(isa: Isa, format: Format) -> RowsFn {
+/// The kernels for a packed format: of one tile, and of several side by side.
+pub(super) fn packed_fns(isa: Isa, format: Format) -> (RowsFn, StreamsFn) {
     macro_rules! of_isa {
         ($m:ident) => {{
             macro_rules! of_format {
                 ($f:ty) => {
-                    $m::rows::<$f>
+                    ($m::rows::<$f> as RowsFn, $m::streams::<$f> as StreamsFn)
                 };
             }
             for_block_format!(format, of_format, unreachable!("only packed formats have units"))
         }};
     }
     for_isa!(isa, of_isa)
+}
+
+/// Rows up to which tiles are taken side by side: as many as their sums fit into the registers.
+pub(super) fn stream_rows(isa: Isa) -> usize {
+    match isa {
+        Isa::AmxInt8 | Isa::Avx512Vnni => 4,
+        Isa::Avx2 | Isa::NeonDot | Isa::Neon | Isa::Portable => 1,
+    }
 }
 
 /// The kernels for many rows of a packed format, where the set has tiles.

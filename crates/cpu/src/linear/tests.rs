@@ -279,6 +279,11 @@ fn products_equal_the_definition_and_each_other() {
                 (33, 17),
                 (17, 33),
                 (33, 65),
+                // Enough tiles for each thread to take some side by side, and one alone.
+                (145, 1),
+                (145, 2),
+                (130, 3),
+                (145, 4),
             ] {
                 let case = Case::new(format, n, k, m);
                 let mut bits: Option<Vec<u32>> = None;
@@ -333,7 +338,7 @@ fn rows_do_not_depend_on_their_company() {
         Format::F16,
         Format::Iq3S,
     ] {
-        let (n, k, m) = (33, 256, 70);
+        let (n, k, m) = (83, 256, 70);
         let case = Case::new(format, n, k, m);
         for isa in Isa::available() {
             let mut whole: Option<Vec<f32>> = None;
@@ -449,8 +454,13 @@ fn lists_parts_columns_bias_and_residual() {
 fn gated_products_apply_the_activation() {
     let pool = Pool::new(2).expect("threads");
     for activation in [Activation::Silu, Activation::GeluTanh] {
-        for (gate_format, up_format) in [(Format::Q4_0, Format::Q4_0), (Format::Q8_0, Format::F16)] {
-            let (n, k, m) = (33, 96, 18);
+        for (gate_format, up_format, m) in [
+            (Format::Q4_0, Format::Q4_0, 18),
+            (Format::Q4_0, Format::Q4_0, 3),
+            (Format::Q8_0, Format::Q4_0, 2),
+            (Format::Q8_0, Format::F16, 18),
+        ] {
+            let (n, k) = (97, 96);
             let gate = Case::new(gate_format, n, k, m);
             let up = Case {
                 x: gate.x.clone(),
