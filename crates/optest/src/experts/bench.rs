@@ -151,6 +151,7 @@ impl Layer {
             router: self.router,
             shared_gate: None,
             router_bias: None,
+            choices: None,
             gated: self.gated[0],
             gated_scale: self.gated[1],
             gated_bias: None,
@@ -267,9 +268,14 @@ fn put(on: &mut dyn Launcher, bytes: &[u8]) -> Result<DeviceBuffer, CudaError> {
 }
 
 /// xorshift64* (Vigna, 2016).
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
+    /// From a seed that is not zero.
+    pub(super) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
     fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -282,11 +288,11 @@ impl Random {
         (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 
-    fn floats(&mut self, count: usize) -> Vec<u8> {
+    pub(super) fn floats(&mut self, count: usize) -> Vec<u8> {
         (0..count).flat_map(|_| self.number().to_le_bytes()).collect()
     }
 
-    fn halves(&mut self, count: usize) -> Vec<u8> {
+    pub(super) fn halves(&mut self, count: usize) -> Vec<u8> {
         (0..count)
             .flat_map(|_| f16::from_f32(self.number()).to_le_bytes())
             .collect()

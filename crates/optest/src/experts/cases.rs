@@ -1,9 +1,9 @@
 //! The cases of the experts: shapes that straddle the edges of tiles and row blocks, routers, what is added, every format.
 
-use galvani_cuda::ops::experts::{Activation, RouterInput, Score};
+use galvani_cuda::ops::experts::{Activation, RouterInput, Score, Selection};
 
 use crate::device::random::{Kind, kinds};
-use crate::experts::{Added, Case, Choice};
+use crate::experts::{Added, Case, Choice, families};
 
 /// All of them.
 pub fn all() -> Vec<Case> {
@@ -11,6 +11,7 @@ pub fn all() -> Vec<Case> {
     cases.extend(routers());
     cases.extend(surroundings());
     cases.extend(formats());
+    cases.extend(families::all().into_iter().map(|(_, case)| case));
     cases
 }
 
@@ -68,6 +69,30 @@ pub fn routers() -> Vec<Case> {
             case.stack.router.score = Score::Sigmoid;
             case.stack.router.bias = true;
             case.stack.router.scale = 2.5;
+        }),
+        with(&|case| {
+            case.stack.router.score = Score::SqrtSoftplus;
+            case.stack.router.renormalise = false;
+        }),
+        with(&|case| {
+            case.stack.router.score = Score::SqrtSoftplus;
+            case.stack.router.bias = true;
+            case.stack.router.softcap = 0.75;
+        }),
+        with(&|case| {
+            case.stack.router.score = Score::SqrtSoftplus;
+            case.stack.router.selection = Selection::Table { rows: 5 };
+        }),
+        with(&|case| case.stack.router.selection = Selection::Table { rows: 1 }),
+        with(&|case| case.stack.top_k = 32),
+        with(&|case| {
+            case.stack.experts = 40;
+            case.stack.top_k = 32;
+            case.tokens = 2;
+        }),
+        with(&|case| {
+            case.stack.router.bias = true;
+            case.tokens = 4;
         }),
         with(&|case| case.choice = Choice::Ties),
         with(&|case| {

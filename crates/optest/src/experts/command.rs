@@ -13,7 +13,7 @@ use crate::device::gpu::GpuExecutor;
 use crate::device::interpreter::Interpreter;
 use crate::device::random::{Kind, kinds};
 use crate::experts::check::{check, plans};
-use crate::experts::{Case, Data, bench, cases, oracle, run};
+use crate::experts::{Case, Data, bench, cases, count, oracle, run};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -21,14 +21,14 @@ type Failure = Box<dyn std::error::Error>;
 const TEST_BYTES: usize = 512 << 20;
 const BENCH_BYTES: usize = 4 << 30;
 
-/// `optest experts ptx | cuda | bit-equal | bench`.
+/// `optest experts ptx | cuda | bit-equal | bench | count`.
 ///
 /// # Errors
 /// Any failure; all are listed.
 pub fn command(arguments: &[String]) -> Result<(), Failure> {
     let (name, rest) = arguments
         .split_first()
-        .ok_or("experts needs one of ptx, cuda, bit-equal, bench")?;
+        .ok_or("experts needs one of ptx, cuda, bit-equal, bench, count")?;
     let flags = Flags::parse(rest)?;
     match name.as_str() {
         "ptx" => {
@@ -43,7 +43,11 @@ pub fn command(arguments: &[String]) -> Result<(), Failure> {
         ),
         "bit-equal" => bit_equal(&flags),
         "bench" => measure(&flags),
-        _ => Err(format!("experts {name}, allowed: ptx, cuda, bit-equal, bench").into()),
+        "count" => {
+            let mut on = Interpreter::new(Pack::read(&flags.pack)?, flags.mma, flags.threads);
+            Ok(count::print(&mut on)?)
+        }
+        _ => Err(format!("experts {name}, allowed: ptx, cuda, bit-equal, bench, count").into()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Random operands of a case.
 
 use galvani_cuda::CudaError;
-use galvani_cuda::ops::experts::{ExpertBytes, RouterInput};
+use galvani_cuda::ops::experts::{ExpertBytes, RouterInput, Selection};
 use galvani_cuda::repack::{repack, unpack};
 use galvani_graph::{Format, Weight, WeightSource};
 use galvani_weights::quant;
@@ -38,6 +38,8 @@ pub struct Data {
     pub shared_gate: Vec<f32>,
     /// `[experts]`
     pub router_bias: Option<Vec<f32>>,
+    /// A table of choices, `[rows, top_k]`, and each token's row.
+    pub choices: Option<(Vec<u32>, Vec<u32>)>,
     /// Gate and up.
     pub gated: Experts,
     /// Down.
@@ -109,6 +111,7 @@ impl Data {
             router,
             shared_gate: rows("shared_gate", 1),
             router_bias,
+            choices: choices(case),
             gated: pack(case.kinds[0], [inner, hidden], stack.gated_bytes(), case)?,
             down: pack(case.kinds[1], [hidden, inner], stack.down_bytes(), case)?,
             shared,
@@ -143,6 +146,20 @@ impl Data {
             RouterInput::F32 | RouterInput::Logits => floats(numbers),
         }
     }
+}
+
+/// A table in which the experts of a row differ and follow no order, and rows that tokens share.
+fn choices(case: &Case) -> Option<(Vec<u32>, Vec<u32>)> {
+    let Selection::Table { rows } = case.stack.router.selection else {
+        return None;
+    };
+    let experts = case.stack.experts;
+    // Odd, and experts of these cases are powers of two: a step round all of them.
+    let step = experts / 2 - 1;
+    let row = |row: u32| (0..case.stack.top_k).map(move |rank| (row * 37 + rank * step) % experts);
+    let table: Vec<u32> = (0..rows).flat_map(row).collect();
+    case.stack.check_choices(&table).expect("experts of a row differ");
+    Some((table, (0..case.tokens).map(|token| token * 7 % rows).collect()))
 }
 
 /// Experts whose matrices are [n, k].

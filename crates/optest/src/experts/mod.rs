@@ -7,7 +7,9 @@ pub mod bench;
 pub mod cases;
 pub mod check;
 pub mod command;
+pub mod count;
 mod data;
+pub mod families;
 pub mod oracle;
 #[cfg(test)]
 mod reference;
@@ -17,7 +19,7 @@ pub use data::{Data, POISON};
 pub use run::{Run, run};
 
 use crate::device::random::{Kind, RandomWeight};
-use galvani_cuda::ops::experts::{Activation, ExpertStack, Router, RouterInput, Score};
+use galvani_cuda::ops::experts::{Activation, ExpertStack, Router, RouterInput, Score, Selection};
 use galvani_cuda::ops::linear::{FORMATS, LinearFormat};
 
 /// Who is chosen.
@@ -67,7 +69,9 @@ pub struct Case {
 pub const fn router(score: Score) -> Router {
     Router {
         input: RouterInput::F32,
+        softcap: 0.0,
         score,
+        selection: Selection::Best,
         bias: false,
         groups: 0,
         groups_kept: 0,

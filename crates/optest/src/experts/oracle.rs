@@ -49,15 +49,22 @@ impl Wanted {
 pub fn routes(case: &Case, data: &Data) -> Vec<Routes> {
     let hidden = case.stack.hidden as usize;
     let tokens = data.x.chunks_exact(hidden).take(case.live());
-    tokens.map(|x| route(case, data, x)).collect()
+    tokens
+        .enumerate()
+        .map(|(token, x)| route(case, data, token, x))
+        .collect()
 }
 
-fn route(case: &Case, data: &Data, x: &[f32]) -> Routes {
+fn route(case: &Case, data: &Data, token: usize, x: &[f32]) -> Routes {
     let router = &case.stack.router;
     let rows = data.router.chunks_exact(x.len());
-    let logits: Vec<Sum> = rows.map(|row| Sum::of(x, row)).collect();
+    let logits: Vec<Sum> = rows.map(|row| Sum::of(x, row).capped(router.softcap)).collect();
     let scores: Vec<f64> = match router.score {
         Score::Sigmoid => logits.iter().map(|logit| sigmoid(logit.value)).collect(),
+        Score::SqrtSoftplus => logits
+            .iter()
+            .map(|logit| (logit.value.max(0.0) + (-logit.value.abs()).exp().ln_1p()).sqrt())
+            .collect(),
         Score::Softmax => {
             let top = logits
                 .iter()
@@ -81,7 +88,14 @@ fn route(case: &Case, data: &Data, x: &[f32]) -> Routes {
     let mut order: Vec<usize> = (0..ranks.len()).filter(|&expert| allowed[expert]).collect();
     order.sort_by(|&a, &b| ranks[b].total_cmp(&ranks[a]).then(a.cmp(&b)));
     order.truncate(case.stack.top_k as usize);
-    let sum: f64 = order.iter().map(|&id| scores[id]).sum();
+    if let Some((table, row_of)) = &data.choices {
+        let row = table
+            .chunks_exact(case.stack.top_k as usize)
+            .nth(row_of[token] as usize);
+        let row = row.expect("a row of the table");
+        order = row.iter().map(|&id| id as usize).collect();
+    }
+    let sum: f64 = order.iter().map(|&id| scores[id]).sum::<f64>() + 1e-20;
     let divisor = if router.renormalise { sum } else { 1.0 };
     let weights: Vec<f64> = order
         .iter()
@@ -140,6 +154,18 @@ impl Sum {
         Self {
             value: products().sum(),
             bound: size * (2 * x.len() + 32) as f64 * F32,
+        }
+    }
+
+    /// As a router with a cap on its logits has it.
+    fn capped(self, cap: f32) -> Self {
+        if cap == 0.0 {
+            return self;
+        }
+        let cap = f64::from(cap);
+        Self {
+            value: cap * (self.value / cap).tanh(),
+            bound: self.bound + 16.0 * F32 * cap,
         }
     }
 

@@ -58,6 +58,7 @@ fn graph(case: &Case) -> Result<Graph, GraphError> {
         score: match stack.router.score {
             Score::Softmax => RouterScore::Softmax,
             Score::Sigmoid => RouterScore::Sigmoid,
+            Score::SqrtSoftplus => panic!("the graph has no such score"),
         },
         renormalise: stack.router.renormalise,
         scale: stack.router.scale,

@@ -1,6 +1,6 @@
 //! One plan on one launcher.
 
-use galvani_cuda::ops::experts::{ExpertsPlan, Operands, RouterInput, SharedExpert};
+use galvani_cuda::ops::experts::{Choices, ExpertsPlan, Operands, RouterInput, SharedExpert};
 use galvani_cuda::{CudaError, DeviceBuffer, Launcher};
 
 use crate::experts::Case;
@@ -106,6 +106,16 @@ pub(super) fn upload(
             .then(|| put(&data.router_bytes(router.input, &data.shared_gate)))
             .transpose()?,
         router_bias: optional(&data.router_bias, &mut put)?,
+        choices: data
+            .choices
+            .as_ref()
+            .map(|(table, row_of)| {
+                Ok::<_, CudaError>(Choices {
+                    table: put(&words(table))?,
+                    row_of: put(&words(row_of))?,
+                })
+            })
+            .transpose()?,
         gated: put(&data.gated.bytes)?,
         gated_scale: put(&floats(&data.gated.scales))?,
         gated_bias: optional(&data.gated.biases, &mut put)?,
@@ -121,6 +131,10 @@ pub(super) fn upload(
         out_stride: hidden,
         workspace: workspace(launcher, plan)?,
     })
+}
+
+fn words(numbers: &[u32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
 /// A workspace with its counters zero and the rest unwritten.

@@ -6,6 +6,9 @@
 //! down:    rows[slot] = D_e hidden[slot]
 //! combine: out[token] = sum_slot weight * rows[slot] (+ shared expert) (+ residual), slots in order
 //! ```
+//! A router's rule is a `Router`: softmax, sigmoid or sqrt(softplus), a cap on logits, a bias, groups, or a table that lists
+//! the experts of each token of the vocabulary; the chosen weights may be renormalised and scaled.
+//!
 //! Two paths with the same bits: *grouped* sorts the slots by expert, so that each expert is read once for up to 8 or 16
 //! of them; *direct*, for a few tokens, takes each slot alone and combines where it multiplies (three launches, no table).
 //! Every launch's shape follows from the bucket of tokens alone; how many tokens there are may stay on the device.
@@ -16,9 +19,11 @@
 
 pub mod operands;
 pub mod plan;
+pub mod router;
 pub mod rows;
 pub mod weights;
 
-pub use operands::{Operands, SharedExpert};
-pub use plan::{Activation, ExpertStack, ExpertsPlan, Path, Router, RouterInput, Score, Workspace};
+pub use operands::{Choices, Operands, SharedExpert};
+pub use plan::{Activation, ExpertStack, ExpertsPlan, Path, Workspace};
+pub use router::{Router, RouterInput, Score, Selection};
 pub use weights::ExpertBytes;

@@ -2,7 +2,8 @@
 
 use crate::error::CudaError;
 use crate::launch::{Arg, DeviceBuffer, Launch};
-use crate::ops::experts::plan::{Activation, ExpertsPlan, Path, RouterInput, Score, Workspace, fault};
+use crate::ops::experts::plan::{Activation, ExpertsPlan, Path, Workspace, fault};
+use crate::ops::experts::router::{RouterInput, Score, Selection};
 use crate::ops::experts::rows::{
     self, COMBINE, COMBINE_THREADS, DOWN_SHARED, DOWN_THREADS, GATED_SHARED, GATED_THREADS, ROUTE_THREADS,
 };
@@ -14,6 +15,15 @@ pub struct SharedExpert {
     pub rows: DeviceBuffer,
     /// In numbers: a multiple of 4, at least hidden.
     pub stride: u32,
+}
+
+/// A table of choices.
+#[derive(Clone, Copy, Debug)]
+pub struct Choices {
+    /// u32 // [rows, top_k]: held by `ExpertStack::check_choices`
+    pub table: DeviceBuffer,
+    /// u32 // [tokens]: the row of each token; past the table's end it is the last row
+    pub row_of: DeviceBuffer,
 }
 
 /// Where everything is. A buffer may be longer than needed.
@@ -31,6 +41,8 @@ pub struct Operands {
     pub shared_gate: Option<DeviceBuffer>,
     /// f32 // [experts], if the router has one
     pub router_bias: Option<DeviceBuffer>,
+    /// The table, if the router chooses by one
+    pub choices: Option<Choices>,
     /// `ExpertStack::gated_bytes`
     pub gated: DeviceBuffer,
     /// f32, its column factors
@@ -77,11 +89,10 @@ impl ExpertsPlan {
     fn route(&self, at: &Operands, work: &Workspace) -> Launch {
         let (router, shape) = (&self.stack.router, self.route_shape());
         let given = router.input == RouterInput::Logits;
-        let experts_block = ROUTE_THREADS / 32 * shape.experts;
         let blocks = if given {
             1
         } else {
-            self.logit_rows().div_ceil(experts_block)
+            self.logit_rows().div_ceil(shape.block_rows())
         };
         let (matrix, logits) = if given {
             (Arg::Ptr(0), at.router.arg())
@@ -107,12 +118,20 @@ impl ExpertsPlan {
             Arg::U32(match router.score {
                 Score::Softmax => 0,
                 Score::Sigmoid => 1,
+                Score::SqrtSoftplus => 2,
             }),
             Arg::U32(router.groups),
             Arg::U32(router.groups_kept),
             Arg::U32(router.group_best),
             Arg::U32(u32::from(router.renormalise)),
             Arg::F32(router.scale),
+            Arg::F32(router.softcap),
+            optional(at.choices.map(|choices| choices.table)),
+            optional(at.choices.map(|choices| choices.row_of)),
+            Arg::U32(match router.selection {
+                Selection::Best => 0,
+                Selection::Table { rows } => rows,
+            }),
             logits,
             within(at, work.counters),
             within(at, work.routes),
@@ -293,6 +312,10 @@ impl ExpertsPlan {
         }
         let rows = |stride: u32, bytes: usize| ((tokens - 1) * stride as usize + hidden) * bytes;
         let (gated, down) = (stack.gated_bytes(), stack.down_bytes());
+        let table_rows = match router.selection {
+            Selection::Best => 0,
+            Selection::Table { rows } => rows,
+        };
         let (router_bytes, gate_bytes) = match router.input {
             RouterInput::F16 => (2 * hidden * stack.experts as usize, 2 * hidden),
             RouterInput::F32 => (4 * hidden * stack.experts as usize, 4 * hidden),
@@ -310,6 +333,11 @@ impl ExpertsPlan {
             (at.token_count, 4),
             (at.shared_gate, gate_bytes),
             (at.router_bias, 4 * stack.experts as usize),
+            (
+                at.choices.map(|choices| choices.table),
+                4 * table_rows as usize * stack.top_k as usize,
+            ),
+            (at.choices.map(|choices| choices.row_of), 4 * tokens),
             (at.gated_bias, 4 * gated.column_scales()),
             (at.down_bias, 4 * down.column_scales()),
             (
@@ -328,6 +356,7 @@ impl ExpertsPlan {
         let gate_wanted = router.shared_gate && router.input != RouterInput::Logits;
         for (what, wanted, found) in [
             ("router biases", router.bias, at.router_bias.is_some()),
+            ("tables of choices", table_rows > 0, at.choices.is_some()),
             ("shared experts' gates", gate_wanted, at.shared_gate.is_some()),
             (
                 "shared experts",
@@ -360,7 +389,8 @@ fn size(value: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::experts::plan::{ExpertStack, Router};
+    use crate::ops::experts::plan::ExpertStack;
+    use crate::ops::experts::router::Router;
     use crate::ops::linear::FORMATS;
 
     fn stack() -> ExpertStack {
@@ -378,7 +408,9 @@ mod tests {
             activation: Activation::Silu,
             router: Router {
                 input: RouterInput::F32,
+                softcap: 0.0,
                 score: Score::Sigmoid,
+                selection: Selection::Best,
                 bias: true,
                 groups: 0,
                 groups_kept: 0,
@@ -406,6 +438,7 @@ mod tests {
             router: take(4 * 8 * 64),
             shared_gate: Some(take(4 * 64)),
             router_bias: Some(take(4 * 8)),
+            choices: None,
             gated: take(gated.bytes()),
             gated_scale: take(4 * gated.column_scales()),
             gated_bias: None,
@@ -426,8 +459,8 @@ mod tests {
     #[test]
     fn few_launches_of_a_shape_that_the_bucket_fixes() {
         for (tokens, want) in [
-            (1, vec![[2, 1, 1], [2, 2, 1], [2, 1, 1]]),
-            (9, vec![[1, 2, 1], [2, 9, 1], [2, 9, 1], [1, 9, 1]]),
+            (1, vec![[5, 1, 1], [2, 2, 1], [2, 1, 1]]),
+            (9, vec![[3, 2, 1], [2, 9, 1], [2, 9, 1], [1, 9, 1]]),
         ] {
             let plan = stack().plan(tokens).expect("fits");
             let launches = plan.launches(&operands(&plan)).expect("all is there");
@@ -475,6 +508,27 @@ mod tests {
         assert!(faults(&|at| at.shared = None));
         assert!(faults(&|at| at.shared_gate = None));
         assert!(faults(&|at| at.router_bias = None));
+        let choices = |rows: usize, tokens: usize| {
+            let mut listed = stack();
+            listed.router.bias = false;
+            listed.router.selection = Selection::Table { rows: 5 };
+            let plan = listed.plan(9).expect("fits");
+            let mut at = right;
+            at.router_bias = None;
+            at.choices = Some(Choices {
+                table: DeviceBuffer::new(0x10_0000, 4 * 2 * rows),
+                row_of: DeviceBuffer::new(0x20_0000, 4 * tokens),
+            });
+            plan.launches(&at)
+        };
+        assert!(choices(5, 9).is_ok() && choices(4, 9).is_err() && choices(5, 8).is_err());
+        assert!(faults(&|at| {
+            let buffer = right.out;
+            at.choices = Some(Choices {
+                table: buffer,
+                row_of: buffer,
+            });
+        }));
         assert!(faults(&|at| at.residual = Some(short(at.out))));
         assert!(faults(&|at| at.gated_bias = Some(short(at.gated_scale))));
     }

@@ -5,6 +5,7 @@
 //! row blocks and column tiles.
 
 use crate::error::CudaError;
+use crate::ops::experts::router::{Router, RouterInput};
 use crate::ops::experts::rows::{
     self, EXPERTS_MAX, ROUTE_SHAPES, ROUTE_THREADS, ROW_TILES, RouteShape, SHARED_MAX, TOP_K_MAX,
 };
@@ -37,49 +38,6 @@ pub enum Activation {
         /// Multiplier in the sigmoid.
         alpha: f32,
     },
-}
-
-/// How logits become scores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Score {
-    /// Softmax over all experts.
-    Softmax,
-    /// Sigmoid of each.
-    Sigmoid,
-}
-
-/// Where the logits come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RouterInput {
-    /// x and a matrix of f16.
-    F16,
-    /// x and a matrix of f32.
-    F32,
-    /// Another operation computed them.
-    Logits,
-}
-
-/// The router.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Router {
-    /// Where the logits come from.
-    pub input: RouterInput,
-    /// How they become scores.
-    pub score: Score,
-    /// Whether a bias [experts] moves the choice (not the weights).
-    pub bias: bool,
-    /// Groups of neighbouring experts; 0 or 1: none.
-    pub groups: u32,
-    /// Groups that a token may choose from.
-    pub groups_kept: u32,
-    /// A group's rank is the sum of its best so many: 1 or 2.
-    pub group_best: u32,
-    /// Whether the chosen weights are divided by their sum.
-    pub renormalise: bool,
-    /// Multiplier of the weights.
-    pub scale: f32,
-    /// Whether the sigmoid of one more row is the shared expert's weight.
-    pub shared_gate: bool,
 }
 
 /// A layer's experts.
@@ -249,36 +207,8 @@ impl ExpertStack {
                 return Err(fault(what, value, format!("multiples of {step}")));
             }
         }
+        self.check_router()?;
         self.check_groups()
-    }
-
-    fn check_groups(&self) -> Result<(), CudaError> {
-        let Router {
-            groups,
-            groups_kept,
-            group_best,
-            ..
-        } = self.router;
-        if groups <= 1 {
-            return Ok(());
-        }
-        if groups > 32 || !self.experts.is_multiple_of(groups) {
-            let allowed = format!("up to 32 that divide {} experts", self.experts);
-            return Err(fault("groups", groups, allowed));
-        }
-        let size = self.experts / groups;
-        if !(1..=groups).contains(&groups_kept) || groups_kept * size < self.top_k {
-            let allowed = format!("up to {groups}, with at least {} experts", self.top_k);
-            return Err(fault("groups to choose from", groups_kept, allowed));
-        }
-        if !(1..=2).contains(&group_best) || group_best > size {
-            return Err(fault(
-                "ranks of a group",
-                group_best,
-                "1, or 2 of two experts a group or more",
-            ));
-        }
-        Ok(())
     }
 }
 
@@ -326,7 +256,7 @@ impl ExpertsPlan {
     /// Dynamic shared memory of the router: scores of a token a warp; then counts and ids for the table.
     pub(super) fn route_shared(&self) -> u32 {
         let (warps, experts) = (ROUTE_THREADS / 32, self.stack.experts);
-        let scores = warps * experts * 4;
+        let scores = warps * 4 * (32 + experts.next_multiple_of(8) / 2 * 5);
         match self.path {
             Path::Direct => scores,
             Path::Grouped { .. } => scores.max(4 * (warps + experts) + 2 * (warps * experts + self.slots())),
@@ -378,6 +308,7 @@ impl ExpertsPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::experts::router::{Score, Selection};
     use crate::ops::linear::FORMATS;
 
     fn stack([experts, top_k, hidden, inner]: [u32; 4]) -> ExpertStack {
@@ -395,7 +326,9 @@ mod tests {
             activation: Activation::Silu,
             router: Router {
                 input: RouterInput::F16,
+                softcap: 0.0,
                 score: Score::Softmax,
+                selection: Selection::Best,
                 bias: false,
                 groups: 0,
                 groups_kept: 0,
@@ -506,6 +439,15 @@ mod tests {
     }
 
     #[test]
+    fn tables_of_choices_are_checked() {
+        let stack = stack([8, 2, 64, 64]);
+        assert!(stack.check_choices(&[0, 7, 3, 2]).is_ok());
+        for wrong in [&[0, 8][..], &[3, 3], &[0, 1, 2]] {
+            assert!(stack.check_choices(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
     fn sizes_are_checked() {
         let faults = |change: &dyn Fn(&mut ExpertStack)| {
             let mut changed = stack([64, 4, 64, 48]);
@@ -523,6 +465,18 @@ mod tests {
         assert!(faults(&|s| s.hidden = 72), "not a multiple of NVFP4's 16");
         assert!(faults(&|s| s.inner = 40));
         assert!(faults(&|s| s.inner = WIDTH_MAX + 16));
+        let selection = |rows: u32, bias: bool, groups: u32| {
+            faults(&|s| {
+                s.router.selection = Selection::Table { rows };
+                s.router.bias = bias;
+                s.router.groups = groups;
+                s.router.groups_kept = groups;
+            })
+        };
+        assert!(!selection(7, false, 0) && selection(0, false, 0));
+        assert!(selection(7, true, 0) && selection(7, false, 8));
+        assert!(!faults(&|s| s.router.softcap = 30.0));
+        assert!(faults(&|s| s.router.softcap = -1.0) && faults(&|s| s.router.softcap = f32::NAN));
         let groups = |groups: u32, groups_kept: u32, group_best: u32| {
             faults(&|s| {
                 s.router.groups = groups;

@@ -35,9 +35,12 @@ pub struct RouteShape {
     pub f32_matrix: bool,
     /// Tokens of a block.
     pub tokens: u32,
-    /// Experts of a warp.
+    /// Rows of the router's matrix that a warp has a part of.
     pub experts: u32,
 }
+
+/// Warps that share a row of the router's matrix. Part of the logits' bits.
+pub const ROUTE_SPLIT: u32 = 4;
 
 /// One token at a time is spread over as many blocks as can be; more share what they read.
 pub const ROUTE_SHAPES: [RouteShape; 4] = [
@@ -56,6 +59,11 @@ const fn shape(f32_matrix: bool, tokens: u32, experts: u32) -> RouteShape {
 }
 
 impl RouteShape {
+    /// Rows of the router's matrix of a block.
+    pub const fn block_rows(&self) -> u32 {
+        ROUTE_THREADS / 32 / ROUTE_SPLIT * self.experts
+    }
+
     /// Its symbol.
     pub fn symbol(&self) -> String {
         let matrix = if self.f32_matrix { "f32" } else { "f16" };
@@ -103,6 +111,7 @@ pub fn rows() -> Vec<KernelRow> {
             ("ROUTER", matrix.to_owned()),
             ("TOKENS", shape.tokens.to_string()),
             ("EXPERTS", shape.experts.to_string()),
+            ("SPLIT", ROUTE_SPLIT.to_string()),
         ];
         rows.push(KernelRow {
             shared_bytes: SHARED_MAX,
