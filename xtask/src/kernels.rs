@@ -9,16 +9,23 @@ pub fn pack_path() -> PathBuf {
     target().join("kernels").join("galvani.pack")
 }
 
-/// `cargo xtask kernels [--install] [..]`: all but `--install` goes to `galvani-cuda kernels`.
+/// `cargo xtask kernels [--install] [..]`: all but `--install` goes to `galvani-cuda kernels`. `cargo xtask kernels --model [..]`
+/// runs `galvani-cuda model` on the pack that is there.
 pub fn kernels(arguments: &[String]) -> Outcome {
+    let own = |argument: &&String| ["--install", "--model"].contains(&argument.as_str());
     let install = arguments.iter().any(|argument| argument == "--install");
-    let rest: Vec<&String> = arguments
-        .iter()
-        .filter(|argument| *argument != "--install")
-        .collect();
+    let model = arguments.iter().any(|argument| argument == "--model");
+    let rest: Vec<&String> = arguments.iter().filter(|argument| !own(argument)).collect();
     let mut command = cargo_command();
-    command.args(["run", "--quiet", "--package", "galvani-cuda", "--", "kernels"]);
+    let part = if model { "model" } else { "kernels" };
+    command.args(["run", "--quiet", "--package", "galvani-cuda", "--", part]);
     command.args(&rest);
+    if model {
+        if rest.iter().all(|argument| argument.starts_with("--")) {
+            command.arg(pack_path());
+        }
+        return run(&mut command);
+    }
     if !rest.iter().any(|argument| *argument == "--out") {
         command.arg("--out").arg(pack_path());
     }

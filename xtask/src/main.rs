@@ -17,6 +17,7 @@ const HELP: &str = "\
 cargo xtask tidy                 layering, sizes, banned words, documented dependencies
 cargo xtask test                 everything that must pass: format, lints, tidy, tests, clients, browser
 cargo xtask kernels [--report]   the CUDA kernel pack, target/kernels/galvani.pack: what changed is compiled anew
+cargo xtask kernels --model      what the pack's kernels take on a V100 by the model, and how well that fits
     --arch sm_70,compute_70  --only SUBSTRING  --out FILE  --require (no compiler is an error)  --install (it, below target/)
 cargo xtask gpu-bundle [..]      target/gpu-bundle/: programs, kernel pack and script for a machine with a GPU and no Rust;
     the flags of kernels: --arch sm_90,compute_70 is what an H200 needs

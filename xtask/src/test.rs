@@ -37,7 +37,8 @@ pub fn test() -> Outcome {
     // Volta and the PTX that the interpreter runs; the other architectures are built by `cargo xtask kernels` alone.
     step("kernels", &mut || {
         let flags = ["--install", "--require", "--report", "--arch", "sm_70,compute_70"];
-        kernels::kernels(&flags.map(str::to_owned))
+        kernels::kernels(&flags.map(str::to_owned))?;
+        kernels::kernels(&["--model", "--check"].map(str::to_owned))
     })?;
     step("kernels in the interpreter", &mut || {
         let mut command = cargo_command();

@@ -9,7 +9,9 @@ use galvani_cuda::pack::{file, report};
 
 const USAGE: &str = "usage:
   galvani-cuda kernels [--report] [--arch sm_70,compute_70] [--only SUBSTRING] [--out FILE] [--require]
-  galvani-cuda model [--errors] [PACK]    how well the model of kernel times fits, and what it predicts for a V100
+  galvani-cuda model [--errors | --loops | --check] [PACK]
+                                          how well the model of kernel times fits, and what it predicts for a V100;
+                                          the table of loops that plans use, written or compared with the pack
   galvani-cuda selftest [PACK] [GPU]      PACK: galvani.pack beside this program; GPU: 0";
 
 fn main() -> ExitCode {

@@ -44,6 +44,7 @@ fn sample(line: &str) -> Sample {
             piece,
             piece_bytes: number(7) / f64::from(tiles) / f64::from(pieces),
             tokens: m.min(8 * token_tiles),
+            token_tiles,
             registers: whole(14),
             shared_bytes: warps * token_tiles * 1024 + 1040,
             pass: Pass {

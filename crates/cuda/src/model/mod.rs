@@ -8,11 +8,14 @@
 //! four is the round's time; rounds times waves of blocks, plus what a launch takes whatever it does, is the launch's.
 
 mod calibration;
+mod loops;
 mod pass;
+mod published;
 mod rates;
 mod report;
 
 pub use calibration::{Sample, samples};
+pub use loops::{LoopRow, skinny_loop};
 pub use pass::{Pass, main_loop};
 pub use rates::{Gpu, H200, V100};
 pub use report::command;
@@ -34,6 +37,8 @@ pub struct Work {
     pub piece_bytes: f64,
     /// Tokens whose activations a warp reads.
     pub tokens: u32,
+    /// Tiles of eight tokens whose sums a block keeps.
+    pub token_tiles: u32,
     /// Registers a thread.
     pub registers: u32,
     /// Shared memory of a block, in bytes.
@@ -136,7 +141,12 @@ pub fn predict(gpu: &Gpu, work: &Work, fit: &Fit) -> Prediction {
     ];
     let power: f64 = terms.iter().map(|(_, us)| us.powf(fit.sharpness)).sum();
     let moving = waves * rounds * power.powf(1.0 / fit.sharpness);
-    let fixed = fit.fixed_us + if work.parts > 1 { fit.meeting_us } else { 0.0 };
+    let fixed = fit.fixed_us
+        + if work.parts > 1 {
+            meeting(gpu, work, fit)
+        } else {
+            0.0
+        };
     let largest = terms
         .into_iter()
         .max_by(|a, b| a.1.total_cmp(&b.1))
@@ -147,6 +157,12 @@ pub fn predict(gpu: &Gpu, work: &Work, fit: &Fit) -> Prediction {
         warps: blocks * work.warps,
         waves,
     }
+}
+
+/// Parts of k meet: their sums (32 columns x 8 tokens a tile, f32) are written and read once.
+fn meeting(gpu: &Gpu, work: &Work, fit: &Fit) -> f64 {
+    let sums = f64::from(work.tiles) * f64::from(work.parts * work.token_tiles * 1024);
+    fit.meeting_us + 2.0 * sums / gpu.l2_gbs / 1e3
 }
 
 /// Full waves, and the last one, which takes some time however few its blocks.

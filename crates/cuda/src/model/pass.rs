@@ -38,7 +38,7 @@ pub fn main_loop(code: &[u8], arch: Arch) -> Option<Pass> {
         let mut pass = Pass::default();
         for bytes in &words[body.start..=body.end] {
             let word = u128::from_le_bytes(*bytes);
-            pass.add(word as u64);
+            pass.add(word as u64, arch);
         }
         pass
     };
@@ -50,10 +50,12 @@ pub fn main_loop(code: &[u8], arch: Arch) -> Option<Pass> {
 
 impl Pass {
     /// Adds one instruction by its opcode (numbers read off nvdisasm's listings of sm_70 and sm_90 code).
-    fn add(&mut self, low: u64) {
+    fn add(&mut self, low: u64, arch: Arch) {
         self.issued += 1;
         match low & 0x1ff {
-            0x036 => self.volta_steps += 1,
+            // Later architectures add integers under this number.
+            0x036 if arch == Arch::Sm70 => self.volta_steps += 1,
+            0x036 => self.int += 1,
             0x03c => self.tensor += 1,
             0x020..=0x027 => self.fma += 1,
             0x030..=0x035 => self.half += 1,

@@ -2,27 +2,47 @@
 
 use std::path::Path;
 
-use super::{FIT, H200, Prediction, V100, Work, main_loop, predict, samples};
+use super::{FIT, H200, Prediction, V100, loops, predict, published, samples};
 use crate::arch::Arch;
 use crate::ops::linear::divide::Device;
 use crate::ops::linear::{Linear, LinearFormat, OutType, Route, formats, rows};
-use crate::pack::cubin;
 use crate::pack::file::{self, Pack};
 
 const SHAPES: [(u32, u32); 4] = [(17408, 5120), (5120, 17408), (14336, 4096), (2048, 5120)];
 const TOKENS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 
-/// `model [--errors] [PACK]`: with `--errors` every sample of the calibration.
+/// `model [--errors | --loops | --check] [PACK]`: with `--errors` every sample of the calibration; `--loops` writes the table that plans
+/// use to standard output, `--check` only compares it.
 ///
 /// # Errors
-/// No pack, or one without machine code for sm_70.
+/// No pack, one without machine code for sm_70, an unknown flag, a table that is not the pack's.
 pub fn command(arguments: &[String]) -> Result<(), String> {
-    let errors = arguments.iter().any(|argument| argument == "--errors");
-    let named = arguments.iter().find(|argument| *argument != "--errors");
-    calibration(errors);
-    let path = file::locate(named.map(Path::new), None).map_err(|error| error.to_string())?;
+    let (flags, named): (Vec<&String>, Vec<&String>) =
+        arguments.iter().partition(|argument| argument.starts_with("--"));
+    let flags: Vec<&str> = flags.iter().map(|flag| flag.as_str()).collect();
+    let path = file::locate(named.first().map(Path::new), None).map_err(|error| error.to_string())?;
     let pack = Pack::read(&path).map_err(|error| error.to_string())?;
-    println!("\nPredicted for a V100 at 1.38 GHz and 850 GB/s (a prediction: no V100 was measured).\n");
+    match flags[..] {
+        ["--loops"] => {
+            print!("{}", loops::table(&pack)?);
+            return Ok(());
+        }
+        ["--check"] => {
+            loops::check(&pack)?;
+            println!("the loops that plans know are those of the pack");
+            return Ok(());
+        }
+        [] => calibration(false),
+        ["--errors"] => calibration(true),
+        _ => {
+            return Err(format!(
+                "{}: known are --errors, --loops and --check, one at a time",
+                flags.join(" ")
+            ));
+        }
+    }
+    println!("\n{}", published::table());
+    println!("Predicted for a V100 at 1.38 GHz and 850 GB/s (a prediction: no V100 was measured).\n");
     println!(
         "| format | N x K | M | us | GB/s | of 850 | binds | warps | plan |\n|---|---|---|---|---|---|---|---|---|"
     );
@@ -106,24 +126,7 @@ fn skinny(
     [token_tiles, warps, parts]: [u32; 3],
 ) -> Result<Prediction, String> {
     let symbol = rows::skinny(&linear.format, token_tiles);
-    let (entry, bytes) = pack.find(&symbol, Arch::Sm70).ok_or_else(|| {
-        format!("{symbol}: the pack has no machine code for sm_70 (build it with --arch sm_70)")
-    })?;
-    let code = cubin::read(bytes, &symbol, Arch::Sm70)?.code;
-    let pass =
-        main_loop(code, Arch::Sm70).ok_or_else(|| format!("{symbol}: no loop with tensor instructions"))?;
-    let (tiles, pieces) = (linear.tiles(), linear.pieces());
-    let work = Work {
-        tiles,
-        parts,
-        warps,
-        pieces,
-        piece: linear.format.piece,
-        piece_bytes: linear.format.tile_bytes(linear.k) as f64 / f64::from(pieces),
-        tokens: m.min(8 * token_tiles),
-        registers: entry.registers,
-        shared_bytes: rows::skinny_shared_bytes(warps, token_tiles) + entry.shared_static,
-        pass,
-    };
+    let row = loops::read(pack, Arch::Sm70, &symbol)?;
+    let work = linear.skinny_work(m, [token_tiles, warps, parts], &row);
     Ok(predict(&V100, &work, &FIT))
 }

@@ -72,6 +72,7 @@ pub fn run(
     let device = Device {
         sm_count: on.sm_count(),
         read_gb_s: limits.read_gb_s as u32,
+        volta: on.volta(),
     };
     for format in FORMATS {
         if !plan.formats.is_empty()

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use galvani_cuda::arch::Arch;
 use galvani_cuda::driver::blas::{self, Blas};
 use galvani_cuda::driver::{Driver, Gpu, Image};
 use galvani_cuda::ops::linear::Product;
@@ -35,12 +36,18 @@ impl GpuExecutor {
         })
     }
 
+    /// Whether Volta's code runs, machine code or PTX.
+    pub fn volta(&self) -> bool {
+        matches!(self.gpu.arch(), Arch::Sm70 | Arch::Compute70)
+    }
+
     /// What plans divide by, where the memory's speed was not measured: V100's for each multiprocessor.
     pub fn device(&self) -> Device {
         let sm_count = self.gpu.info().sm_count;
         Device {
             sm_count,
             read_gb_s: (Device::V100.read_gb_s * sm_count).div_ceil(Device::V100.sm_count),
+            volta: self.volta(),
         }
     }
 }

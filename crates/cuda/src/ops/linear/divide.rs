@@ -3,8 +3,9 @@
 //! The estimate knows rounds. In one round each warp of a full device takes one piece of weights; all of them together are
 //! bound by memory or by the tensor cores. Blocks come in waves of as many as the device holds. A wave that is not full is
 //! faster in proportion, down to the time that one warp takes for its piece with the device to itself. Cutting k makes
-//! waves fuller and costs a meeting. The constants are fits to times measured on an H200 (NVFP4, 17408 x 5120, 5120 x 17408,
-//! 2048 x 5120, 14336 x 4096); a test in `plan` holds the choices that were the fastest there.
+//! waves fuller and costs a meeting. The tiled kernel is planned so; the skinny one by `crate::model`, which knows its loops.
+
+use crate::model::{self, Gpu};
 
 /// What of a device plans depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub struct Device {
     pub sm_count: u32,
     /// What it can read, GB/s.
     pub read_gb_s: u32,
+    /// Whether kernels run with Volta's tensor instruction (its own machine code, or its PTX on a later device).
+    pub volta: bool,
 }
 
 impl Device {
@@ -20,12 +23,26 @@ impl Device {
     pub const V100: Self = Self {
         sm_count: 80,
         read_gb_s: 850,
+        volta: true,
     };
     /// H200.
     pub const H200: Self = Self {
         sm_count: 132,
         read_gb_s: 4200,
+        volta: false,
     };
+
+    /// The rates that the model of times takes for it: those of the nearest device that it knows.
+    pub fn rates(self) -> Gpu {
+        let near = if self.volta { model::V100 } else { model::H200 };
+        let read_gbs = f64::from(self.read_gb_s);
+        Gpu {
+            sms: self.sm_count,
+            read_gbs,
+            l2_gbs: near.l2_gbs / near.read_gbs * read_gbs,
+            ..near
+        }
+    }
 }
 
 /// Parts of k at most.

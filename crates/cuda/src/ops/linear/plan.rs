@@ -9,6 +9,7 @@
 use std::fmt::Write;
 
 use crate::error::CudaError;
+use crate::model::{self, LoopRow, Prediction};
 use crate::ops::linear::divide::{self, Device, PARTS_MAX, Work};
 use crate::ops::linear::formats::LinearFormat;
 use crate::ops::linear::rows;
@@ -29,15 +30,12 @@ pub const SCRATCH_BYTES: usize = 64 << 20;
 /// Tokens and columns of a tiled block.
 pub const TILED_TOKENS: u32 = 64;
 const TILED_TILES: u32 = 4;
-/// What a multiprocessor of Volta has for its blocks together.
-const SHARED_SM_BYTES: u32 = 96 * 1024;
 /// Time of 64 k of a full device in the tiled kernel, in ns: half of V100's tensor rate; and of one block.
 const TILED_ROUND_NS: f64 = 4000.0;
 const TILED_LATENCY_NS: f64 = 1500.0;
-/// Time from a load of weights to its use, with what comes between.
-const LOAD_NS: f64 = 720.0;
-/// Time of one m8n8k4 in one of the four parts of a V100's multiprocessor: 8.4 cycles.
-const MMA_NS: f64 = 5.5;
+
+/// How much slower a plan with fewer parts may be by the model, whose own error is an eighth: parts that meet must gain more.
+const PARTS_GAIN: f64 = 1.1;
 
 /// The type of the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,40 +202,65 @@ impl Linear {
         Ok(())
     }
 
-    /// The work of the skinny kernel with so many token tiles and warps.
-    pub fn skinny_work(&self, token_tiles: u32, warps: u32, device: Device) -> Work {
-        let by_shared = SHARED_SM_BYTES / rows::skinny_shared_bytes(warps, token_tiles);
-        // Blocks with fewer warps than the row's bound: more of them fit.
-        let (threads, blocks) = rows::skinny_bounds(&self.format, token_tiles);
-        let by_registers = blocks * (threads / 32) / warps;
-        let resident = device.sm_count * by_registers.min(by_shared);
-        let piece_bytes = self.format.tile_bytes(self.k) as f64 / f64::from(self.pieces());
-        let read = f64::from(device.read_gb_s);
-        let mma_piece = f64::from(self.format.piece / 4 * token_tiles);
-        let memory_ns = f64::from(resident * warps) * piece_bytes / read;
-        let tensor_ns = f64::from(by_registers.min(by_shared) * warps) / 4.0 * mma_piece * MMA_NS;
-        Work {
-            blocks: self.tiles(),
-            resident,
-            together: 1,
-            pieces: self.pieces(),
-            pieces_round: warps,
-            round_ns: memory_ns.max(tensor_ns),
-            latency_ns: LOAD_NS + mma_piece * MMA_NS,
-            part_ns: 2.0 * f64::from(self.tiles() * token_tiles * 1024) / read,
+    /// The skinny kernel's launch with these numbers, as the model of times sees it.
+    pub fn skinny_work(
+        &self,
+        m: u32,
+        [token_tiles, warps, parts]: [u32; 3],
+        kernel: &LoopRow,
+    ) -> model::Work {
+        let (tiles, pieces) = (self.tiles(), self.pieces());
+        model::Work {
+            tiles,
+            parts,
+            warps,
+            pieces,
+            piece: self.format.piece,
+            piece_bytes: self.format.tile_bytes(self.k) as f64 / f64::from(pieces),
+            tokens: m.min(8 * token_tiles),
+            token_tiles,
+            registers: kernel.registers,
+            shared_bytes: rows::skinny_shared_bytes(warps, token_tiles) + kernel.shared_static,
+            pass: kernel.pass,
         }
     }
 
+    fn skinny_time(&self, m: u32, numbers: [u32; 3], device: Device) -> Prediction {
+        let kernel = model::skinny_loop(device.volta, self.format.name, numbers[0]);
+        model::predict(
+            &device.rates(),
+            &self.skinny_work(m, numbers, &kernel),
+            &model::FIT,
+        )
+    }
+
+    /// By the model: the fewest parts of k that come within [`PARTS_GAIN`] of the fastest, and with them the warps that are fastest.
+    /// Where later devices run their own code, blocks have as many warps as the row allows: so they were measured.
     fn skinny(&self, m: u32, device: Device) -> Route {
         let token_tiles = rows::TOKEN_TILES.into_iter().find(|tiles| m <= 8 * tiles);
         let token_tiles = token_tiles.expect("the caller saw that the tokens fit the largest");
         let (threads, _) = rows::skinny_bounds(&self.format, token_tiles);
-        let warps = (threads / 32).min(self.pieces().next_power_of_two());
-        let work = self.skinny_work(token_tiles, warps, device);
+        let pieces = self.pieces();
+        let most = (threads / 32).min(pieces.next_power_of_two());
+        let least = if device.volta { 1 } else { most };
+        let fastest = |parts: u32| {
+            let warps = std::iter::successors(Some(most), |warps| Some(warps / 2));
+            let timed = warps.take_while(|warps| *warps >= least).map(|warps| {
+                let numbers = [token_tiles, warps, parts];
+                (numbers, self.skinny_time(m, numbers, device).us)
+            });
+            let best = timed.min_by(|a, b| a.1.total_cmp(&b.1));
+            best.expect("a block has a warp")
+        };
+        let parts = (1..=PARTS_MAX.min(pieces)).filter(|parts| divide::valid(pieces, *parts));
+        let all: Vec<([u32; 3], f64)> = parts.map(fastest).collect();
+        let best = all.iter().map(|(_, us)| *us).fold(f64::INFINITY, f64::min);
+        let chosen = all.iter().find(|(_, us)| *us <= PARTS_GAIN * best);
+        let [token_tiles, warps, parts] = chosen.expect("one part is always valid").0;
         Route::Skinny {
             token_tiles,
             warps,
-            parts: divide::choose(&work).parts,
+            parts,
         }
     }
 
@@ -315,12 +338,14 @@ impl LinearPlan {
                 warps,
                 parts,
             } => {
-                let choice = divide::estimate(&self.linear.skinny_work(token_tiles, warps, device), parts);
+                let time = self
+                    .linear
+                    .skinny_time(self.m, [token_tiles, warps, parts], device);
                 format!(
-                    "skinny mt{token_tiles}, {warps} warps, {} tiles x {parts} parts, {:.2} waves of {} rounds",
+                    "skinny mt{token_tiles}, {warps} warps, {} tiles x {parts} parts, {:.2} waves, {:?} binds",
                     self.linear.tiles(),
-                    choice.waves,
-                    choice.rounds
+                    time.waves,
+                    time.bound
                 )
             }
             Route::Tiled { token_blocks, parts } => {
@@ -448,7 +473,7 @@ mod tests {
     fn sizes_outside_the_limits_are_named() {
         let none = Device {
             sm_count: 0,
-            read_gb_s: 1,
+            ..Device::V100
         };
         for (n, k, m, device, want) in [
             (0, 64, 1, Device::V100, "columns is 0"),

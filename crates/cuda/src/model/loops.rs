@@ -1,0 +1,176 @@
+//! The main loops of the skinny kernels as a table, so that plans can use the model without a pack at hand.
+//!
+//! `galvani-cuda model --loops PACK` writes `loops.tsv` from the machine code; `galvani-cuda model --check PACK`, which the tests
+//! run, holds the one against the other.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::LazyLock;
+
+use super::{Pass, main_loop};
+use crate::arch::Arch;
+use crate::ops::linear::{formats, rows};
+use crate::pack::cubin;
+use crate::pack::file::Pack;
+
+/// A skinny kernel's main loop and what limits its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoopRow {
+    /// One piece of weights.
+    pub pass: Pass,
+    /// Registers a thread.
+    pub registers: u32,
+    /// Static shared memory, in bytes.
+    pub shared_static: u32,
+}
+
+/// Architectures that the table has: Volta's tensor instruction, and the one since Turing.
+const ARCHS: [Arch; 2] = [Arch::Sm70, Arch::Sm90];
+
+const HEADER: &str = "# main loops of linear_skinny, one pass: written by `galvani-cuda model --loops PACK`\n\
+                      # arch format token_tiles issued int fma half volta_steps tensor quarter_rate memory registers shared_static\n";
+
+type Table = HashMap<(Arch, &'static str, u32), LoopRow>;
+
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    let lines = include_str!("loops.tsv").lines();
+    lines.filter(|line| !line.starts_with('#')).map(row).collect()
+});
+
+fn row(line: &'static str) -> ((Arch, &'static str, u32), LoopRow) {
+    let fields: Vec<&str> = line.split('\t').collect();
+    let number = |index: usize| -> u32 {
+        fields[index]
+            .parse()
+            .expect("loops.tsv holds numbers after the format")
+    };
+    let arch = fields[0].parse().expect("loops.tsv names architectures");
+    let loop_row = LoopRow {
+        pass: Pass {
+            issued: number(3),
+            int: number(4),
+            fma: number(5),
+            half: number(6),
+            volta_steps: number(7),
+            tensor: number(8),
+            quarter_rate: number(9),
+            memory: number(10),
+        },
+        registers: number(11),
+        shared_static: number(12),
+    };
+    ((arch, fields[1], number(2)), loop_row)
+}
+
+/// The loop of a format's skinny kernel; a test holds that all are there.
+pub fn skinny_loop(volta: bool, format: &str, token_tiles: u32) -> LoopRow {
+    let arch = ARCHS[usize::from(!volta)];
+    let known = kept(arch, format, token_tiles);
+    known.expect("loops.tsv has every format and token tile")
+}
+
+fn kept(arch: Arch, format: &str, token_tiles: u32) -> Option<LoopRow> {
+    let table: &HashMap<(Arch, &str, u32), LoopRow> = &TABLE;
+    table.get(&(arch, format, token_tiles)).copied()
+}
+
+/// The same, read from a pack.
+///
+/// # Errors
+/// The pack lacks the row, or its code has no loop with tensor instructions.
+pub(super) fn read(pack: &Pack, arch: Arch, symbol: &str) -> Result<LoopRow, String> {
+    let (entry, bytes) = pack.find(symbol, arch).ok_or_else(|| {
+        format!("{symbol}: the pack has no machine code for {arch} (build it with --arch {arch})")
+    })?;
+    let code = cubin::read(bytes, symbol, arch)?.code;
+    let pass = main_loop(code, arch).ok_or_else(|| format!("{symbol}: no loop with tensor instructions"))?;
+    Ok(LoopRow {
+        pass,
+        registers: entry.registers,
+        shared_static: entry.shared_static,
+    })
+}
+
+/// `loops.tsv` of those architectures that the pack has; lines of the others are kept as they are.
+///
+/// # Errors
+/// As for a row that is missing.
+pub(super) fn table(pack: &Pack) -> Result<String, String> {
+    let mut text = HEADER.to_owned();
+    for arch in ARCHS {
+        let packed = pack.manifest.blobs.iter().any(|entry| entry.arch == arch);
+        for format in formats() {
+            for tiles in rows::TOKEN_TILES {
+                let LoopRow {
+                    pass: p,
+                    registers,
+                    shared_static,
+                } = if packed {
+                    read(pack, arch, &rows::skinny(&format, tiles))?
+                } else if let Some(kept) = kept(arch, format.name, tiles) {
+                    kept
+                } else {
+                    continue;
+                };
+                writeln!(
+                    text,
+                    "{arch}\t{}\t{tiles}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{registers}\t{shared_static}",
+                    format.name,
+                    p.issued,
+                    p.int,
+                    p.fma,
+                    p.half,
+                    p.volta_steps,
+                    p.tensor,
+                    p.quarter_rate,
+                    p.memory
+                )
+                .expect("to memory");
+            }
+        }
+    }
+    Ok(text)
+}
+
+/// Whether the table is what the pack's machine code holds.
+///
+/// # Errors
+/// The first line that differs.
+pub(super) fn check(pack: &Pack) -> Result<(), String> {
+    let now = table(pack)?;
+    let kept = include_str!("loops.tsv");
+    match now.lines().zip(kept.lines()).find(|(now, kept)| now != kept) {
+        None if now.lines().count() == kept.lines().count() => Ok(()),
+        None => Err(
+            "crates/cuda/src/model/loops.tsv has other lines than `galvani-cuda model --loops`".to_owned(),
+        ),
+        Some((now, kept)) => Err(format!(
+            "crates/cuda/src/model/loops.tsv says `{kept}`, the pack's machine code `{now}`: write it anew with `galvani-cuda model --loops`"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_has_its_line() {
+        for format in formats() {
+            for tiles in rows::TOKEN_TILES {
+                let [volta, later] = [true, false].map(|volta| skinny_loop(volta, format.name, tiles));
+                assert!(
+                    volta.pass.volta_steps > 0 && volta.pass.tensor == 0,
+                    "{} {tiles}",
+                    format.name
+                );
+                assert!(
+                    later.pass.tensor > 0 && later.pass.volta_steps == 0,
+                    "{} {tiles}",
+                    format.name
+                );
+            }
+        }
+        assert_eq!(TABLE.len(), 2 * 3 * formats().len());
+    }
+}
