@@ -8,11 +8,13 @@
 //! four is the round's time; rounds times waves of blocks, plus what a launch takes whatever it does, is the launch's.
 
 mod calibration;
+mod experts;
 mod loops;
 mod pass;
 mod published;
 mod rates;
 mod report;
+mod token;
 
 pub use calibration::{Sample, samples};
 pub use loops::{LoopRow, skinny_loop};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{FIT, H200, Prediction, V100, loops, predict, published, samples};
+use super::{FIT, H200, Prediction, V100, experts, loops, predict, published, samples, token};
 use crate::arch::Arch;
 use crate::ops::linear::divide::Device;
 use crate::ops::linear::{Linear, LinearFormat, OutType, Route, formats, rows};
@@ -41,7 +41,9 @@ pub fn command(arguments: &[String]) -> Result<(), String> {
             ));
         }
     }
-    println!("\n{}", published::table());
+    println!("\nExperts (NVFP4) on an H200:\n\n{}", experts::calibration());
+    println!("{}", published::table());
+    println!("{}", token::table());
     println!("Predicted for a V100 at 1.38 GHz and 850 GB/s (a prediction: no V100 was measured).\n");
     println!(
         "| format | N x K | M | us | GB/s | of 850 | binds | warps | plan |\n|---|---|---|---|---|---|---|---|---|"
