@@ -207,6 +207,14 @@ fn parts<'a>(weight: &Weight<'a>) -> ([Part<'a>; 3], u32) {
     }
 }
 
+/// The kernel that packs `weight`.
+///
+/// # Errors
+/// A source that no kernel packs.
+pub fn symbol(weight: &Weight<'_>) -> Result<String, CudaError> {
+    Ok(format!("repack_{}", name(weight)?))
+}
+
 /// Where the parts of `tiles` tiles lie in the scratch, and its end.
 fn places(parts: &[Part<'_>; 3], tiles: usize) -> ([usize; 3], usize) {
     let mut end = ALIGNMENT;
@@ -248,7 +256,7 @@ pub fn repack_on_device(
     let fits = |tiles: &usize| places(&parts, *tiles).1 <= scratch.bytes();
     let tiles_at_once = (1..=layout.tiles()).take_while(fits).last().unwrap_or(1);
     let (at, _) = places(&parts, tiles_at_once);
-    let symbol = format!("repack_{}", name(weight)?);
+    let symbol = symbol(weight)?;
     let report = [u64::MAX, u64::MAX, 0, 0].map(u64::to_le_bytes).concat();
     launcher.upload(scratch, 0, &report)?;
     for first in (0..layout.tiles()).step_by(tiles_at_once) {

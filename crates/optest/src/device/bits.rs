@@ -7,7 +7,8 @@ use galvani_cuda::ops::linear::divide::Device;
 use half::f16;
 
 use super::Executor;
-use super::cases::{Division, LinearCase};
+use super::bits_rows::{self, Written};
+use super::cases::LinearCase;
 use super::check::Filled;
 
 type Failure = Box<dyn std::error::Error>;
@@ -23,8 +24,16 @@ pub struct Found {
     pub ulp_max: u64,
 }
 
-/// Runs cases on both and compares their outputs, with inputs of this seed. Cases with a library's product are left out: its
-/// order of sums is its own.
+impl Found {
+    fn count(&mut self, different: bool, ulp: u64) {
+        self.cases += 1;
+        self.different += u32::from(different);
+        self.ulp_max = self.ulp_max.max(ulp);
+    }
+}
+
+/// Runs cases on both and compares their outputs, with inputs of this seed. Cases with a library's product are compared kernel by
+/// kernel, since its order of sums is its own; the kernels that pack are tried with every kind of weight.
 ///
 /// # Errors
 /// Either's, with the case.
@@ -34,27 +43,39 @@ pub fn compare(
     cases: &[LinearCase],
     seed: u64,
 ) -> Result<BTreeMap<String, Found>, Failure> {
-    let mut all = BTreeMap::new();
+    let mut all: BTreeMap<String, Found> = BTreeMap::new();
     for case in cases {
-        if matches!(case.division, Division::Library(_)) {
-            continue;
-        }
         let mut case = *case;
         case.seed ^= seed;
         let named = |error: Failure| format!("{}: {error}", case.name());
         let filled = Filled::new(case).map_err(named)?;
+        if bits_rows::is_library(&case) {
+            let ours = bits_rows::library(&filled, gpu).map_err(named)?;
+            let theirs = bits_rows::library(&filled, interpreter).map_err(named)?;
+            count_all(&mut all, &ours, &theirs);
+            continue;
+        }
         // One division for both: the plan of a V100.
         let ours = filled.run(gpu, Device::V100).map_err(named)?;
         let theirs = filled.run(interpreter, Device::V100).map_err(named)?;
         let ulp = distance(&ours.out, &theirs.out, case.linear.out);
         for symbol in ours.symbols {
-            let found: &mut Found = all.entry(symbol).or_default();
-            found.cases += 1;
-            found.different += u32::from(ours.out != theirs.out);
-            found.ulp_max = found.ulp_max.max(ulp);
+            let different = ours.out != theirs.out;
+            all.entry(symbol).or_default().count(different, ulp);
         }
     }
+    let ours = bits_rows::packing(gpu, seed)?;
+    let theirs = bits_rows::packing(interpreter, seed)?;
+    count_all(&mut all, &ours, &theirs);
     Ok(all)
+}
+
+/// Bytes against bytes; their distance is not told.
+fn count_all(all: &mut BTreeMap<String, Found>, ours: &Written, theirs: &Written) {
+    assert_eq!(ours.len(), theirs.len(), "both did the same");
+    for ((symbol, a), (_, b)) in ours.iter().zip(theirs) {
+        all.entry(symbol.clone()).or_default().count(a != b, 0);
+    }
 }
 
 fn distance(a: &[u8], b: &[u8], out: OutType) -> u64 {

@@ -93,7 +93,7 @@ impl Filled {
         Ok(Ran { out, symbols })
     }
 
-    fn place(&self, on: &mut dyn Executor, plan: &LinearPlan) -> Result<Operands, Failure> {
+    pub(super) fn place(&self, on: &mut dyn Executor, plan: &LinearPlan) -> Result<Operands, Failure> {
         let linear = plan.linear;
         let (n, k) = (linear.n as usize, linear.k as usize);
         let (x_stride, out_stride) = (k + self.case.x_gap as usize, n + self.case.out_gap as usize);

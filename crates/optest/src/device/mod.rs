@@ -5,6 +5,7 @@
 
 pub mod bench;
 pub mod bits;
+pub mod bits_rows;
 pub mod cases;
 pub mod check;
 pub mod command;

@@ -145,7 +145,11 @@ impl RandomWeight {
             IntBits::Eight => (255, 128.0),
         };
         let groups = self.n * self.k / group;
-        self.codes = random.bytes(self.n * self.k, |byte| byte & mask);
+        self.codes = if nibbles(bits, zeros) {
+            random.bytes(self.n * self.k / 2, |byte| byte)
+        } else {
+            random.bytes(self.n * self.k, |byte| byte & mask)
+        };
         self.scales = (0..groups)
             .map(|_| {
                 let scale = size / middle * (0.5 + random.unit());
@@ -200,7 +204,11 @@ impl RandomWeight {
             } => Source::GroupInt {
                 bits,
                 group,
-                codes: Codes::Bytes(&self.codes),
+                codes: if nibbles(bits, zeros) {
+                    Codes::Nibbles(&self.codes)
+                } else {
+                    Codes::Bytes(&self.codes)
+                },
                 scales: &self.scales,
                 zeros: zeros.then_some(&self.zeros[..]),
             },
@@ -224,6 +232,11 @@ impl RandomWeight {
         };
         Weight::new(self.n, self.k, source)
     }
+}
+
+/// Codes with zeros come two a byte, the others one a byte: both ways are met.
+fn nibbles(bits: IntBits, zeros: bool) -> bool {
+    bits == IntBits::Four && zeros
 }
 
 impl Random {
