@@ -14,6 +14,8 @@ const SCRIPT: &str = r#"#!/bin/sh
 # writes nothing outside this folder's reports.
 #
 #   ./run.sh                   the launch layer, then every kernel against the reference, from machine code and from PTX
+#   ./run.sh proofs            all of that, the experts, bits against the interpreter, compute-sanitizer, speed: a verdict a line,
+#                              and what each printed in reports/
 #   ./run.sh bench [FLAGS]     the linears' speed; FLAGS as `optest bench-cuda` has them
 #   ./run.sh PROGRAM [ARGS]    one of the programs in this folder
 set -eu
@@ -26,6 +28,36 @@ test)
     for image in cubin ptx; do
         ./optest test --backend cuda --image "$image" || failed=1
     done
+    exit "$failed"
+    ;;
+proofs)
+    failed=0
+    mkdir -p reports
+    sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+    step() {
+        name=$1
+        shift
+        begin=$(date +%s)
+        if timeout "${STEP_SECONDS:-150}" "$@" >"reports/$name.txt" 2>&1; then verdict=passed; else
+            verdict="FAILED ($?)"
+            failed=1
+        fi
+        echo "$verdict  $name  $(($(date +%s) - begin)) s  $(tail -n 1 "reports/$name.txt")"
+    }
+    step selftest ./galvani-cuda selftest galvani.pack
+    step linears-cubin ./optest test --backend cuda --image cubin
+    step linears-ptx ./optest test --backend cuda --image ptx
+    step experts ./optest experts cuda
+    step bits-linears ./optest bit-equal
+    step bits-experts ./optest experts bit-equal
+    # One case of 37: a few of each format, tiled and skinny, whole and in parts.
+    for tool in memcheck initcheck racecheck synccheck; do
+        step "$tool-linears" "$sanitizer" --tool "$tool" --error-exitcode 9 ./optest test --backend cuda --sample 37
+    done
+    step memcheck-experts "$sanitizer" --tool memcheck --error-exitcode 9 ./optest experts cuda
+    step racecheck-experts "$sanitizer" --tool racecheck --error-exitcode 9 ./optest experts cuda
+    step speed-linears ./optest bench-cuda --json reports/linears.json
+    step speed-experts ./optest experts bench
     exit "$failed"
     ;;
 bench)

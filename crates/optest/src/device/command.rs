@@ -27,6 +27,8 @@ const BENCH_BYTES: usize = 4 << 30;
 pub struct Flags {
     /// Part of a case's or symbol's name.
     pub filter: String,
+    /// One case of so many, in turn.
+    pub sample: usize,
     /// The kernel pack.
     pub pack: PathBuf,
     /// Which code of it a GPU runs.
@@ -51,6 +53,7 @@ impl Flags {
     pub fn parse(arguments: &[String]) -> Result<Self, Failure> {
         let mut flags = Self {
             filter: String::new(),
+            sample: 1,
             pack: std::env::var_os("GALVANI_PACK")
                 .map_or_else(|| PathBuf::from("target/kernels/galvani.pack"), PathBuf::from),
             image: Image::Cubin,
@@ -70,6 +73,13 @@ impl Flags {
                 "--pack" => flags.pack = value.into(),
                 "--json" => flags.json = Some(value.into()),
                 "--seed" => flags.seed = value.parse().map_err(|_| one_of("a number"))?,
+                "--sample" => {
+                    flags.sample = value
+                        .parse()
+                        .ok()
+                        .filter(|every| *every > 0)
+                        .ok_or_else(|| one_of("1 and more"))?;
+                }
                 "--threads" => flags.threads = value.parse().map_err(|_| one_of("a number"))?,
                 "--format" => flags.plan.formats = value.split(',').map(str::to_owned).collect(),
                 "--tokens" => {
@@ -104,9 +114,15 @@ impl Flags {
         }
     }
 
+    /// Whether every case runs.
+    fn all(&self) -> bool {
+        self.filter.is_empty() && self.sample == 1
+    }
+
     fn cases(&self) -> Result<Vec<LinearCase>, Failure> {
         let mut cases = linear_cases()?;
         cases.retain(|case| self.filter.is_empty() || names(case).contains(&self.filter));
+        let mut cases: Vec<LinearCase> = cases.into_iter().step_by(self.sample).collect();
         for case in &mut cases {
             case.seed ^= self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         }
@@ -234,12 +250,12 @@ fn test(
     .into())
 }
 
-/// Without a filter, no row of the linears may be left out.
+/// Where every case runs, no row of the linears may be left out.
 fn every_row(flags: &Flags, launched: &BTreeSet<String>) -> Result<(), Failure> {
     let missing: Vec<String> = rows::rows()
         .into_iter()
         .map(|row| row.symbol)
-        .filter(|symbol| flags.filter.is_empty() && !launched.contains(symbol))
+        .filter(|symbol| flags.all() && !launched.contains(symbol))
         .collect();
     if missing.is_empty() {
         return Ok(());
@@ -277,13 +293,13 @@ pub fn bit_equal(flags: &Flags) -> Result<(), Failure> {
 /// itself with (`galvani-cuda selftest`).
 const COMPARED_ELSEWHERE: [&str; 4] = ["experts_", "route_", "selftest", "measure_"];
 
-/// Without a filter, no row of the table may be left out.
+/// Where every case runs, no row of the table may be left out.
 fn every_compared_row(flags: &Flags, found: &BTreeMap<String, bits::Found>) -> Result<(), Failure> {
     let missing: Vec<String> = galvani_cuda::rows()
         .into_iter()
         .map(|row| row.symbol)
         .filter(|symbol| !COMPARED_ELSEWHERE.iter().any(|begin| symbol.starts_with(begin)))
-        .filter(|symbol| flags.filter.is_empty() && !found.contains_key(symbol))
+        .filter(|symbol| flags.all() && !found.contains_key(symbol))
         .collect();
     if missing.is_empty() {
         return Ok(());
@@ -366,6 +382,7 @@ mod tests {
             "--mma",
             "--what 1",
             "--seed -",
+            "--sample 0",
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(
