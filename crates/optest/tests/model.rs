@@ -1,0 +1,66 @@
+//! What the model of kernel times takes for granted, counted by the interpreter: bytes from memory, and that one pass of the main
+//! loop is one piece of weights.
+
+use std::path::PathBuf;
+
+use galvani_cuda::model::skinny_loop;
+use galvani_cuda::ops::linear::divide::Device;
+use galvani_cuda::ops::linear::{FORMATS, Linear, OutType};
+use galvani_cuda::pack::file::Pack;
+use galvani_optest::device::cases::{Division, LinearCase, linear_cases};
+use galvani_optest::device::check::Filled;
+use galvani_optest::device::interpreter::Interpreter;
+use galvani_ptx::MmaOrder;
+
+const SECTOR: u64 = 32;
+
+#[test]
+fn bytes_and_passes_are_those_that_the_interpreter_counts() {
+    let Some(path) = std::env::var_os("GALVANI_PACK")
+        .map(PathBuf::from)
+        .filter(|path| path.is_file())
+    else {
+        println!("skipped: GALVANI_PACK names no pack");
+        return;
+    };
+    let mut interpreter = Interpreter::new(Pack::read(&path).expect("a good pack"), MmaOrder::EmulatedF32, 2);
+    let cases = linear_cases().expect("the table is good");
+    for format in FORMATS {
+        let of_format = cases.iter().find(|case| case.linear.format.name == format.name);
+        for (m, token_tiles) in [(1, 1), (16, 2), (32, 4)] {
+            let linear = Linear {
+                format: *format,
+                n: 64,
+                k: 1024,
+                out: OutType::F16,
+                bias: false,
+                residual: false,
+            };
+            let case = LinearCase {
+                kind: of_format.expect("every format has cases").kind,
+                m,
+                linear,
+                division: Division::Parts(1),
+                x_gap: 0,
+                out_gap: 0,
+                seed: 9,
+            };
+            interpreter.launched.clear();
+            let filled = Filled::new(case).expect("the case is good");
+            filled.run(&mut interpreter, Device::V100).expect("it runs");
+            let (symbol, (launches, counters)) = interpreter.launched.first_key_value().expect("one launch");
+            assert_eq!((interpreter.launched.len(), *launches), (1, 1), "{symbol}");
+
+            let weights = format.weight_bytes(linear.n, linear.k) as u64;
+            let read = counters.global_loads.sectors_first * SECTOR;
+            let rest = u64::from(linear.n * 4 + m * linear.k * 2);
+            assert!(
+                (weights + rest..=weights + rest + 2 * SECTOR).contains(&read),
+                "{symbol}: {read} bytes are read first, {weights} are weights, {rest} the rest"
+            );
+            let steps = skinny_loop(true, format.name, token_tiles).pass.volta_steps;
+            let passes = u64::from(linear.tiles() * linear.pieces());
+            assert_eq!(counters.mma, passes * u64::from(steps / 4), "{symbol}");
+        }
+    }
+}
