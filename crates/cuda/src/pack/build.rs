@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::arch::Arch;
 use crate::error::CudaError;
 use crate::kernels::KernelRow;
-use crate::pack::hash;
-use crate::pack::nvrtc::Compiler;
+use crate::pack::nvrtc::{self, Compiler};
+use crate::pack::{facts, hash};
 
 /// The code of one row for one architecture.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub fn build(compiler: &Compiler, jobs: &[Job], known: &Known) -> Built {
     let work = || {
         while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
             let task = &tasks[unit.code.unwrap_or(unit.first())];
-            let result = compiler.compile(task.row, task.arch);
+            let result = compile(compiler, task.row, task.arch);
             results
                 .lock()
                 .expect("a worker that panics ends the build")
@@ -97,6 +97,22 @@ pub fn build(compiler: &Compiler, jobs: &[Job], known: &Known) -> Built {
         blobs: made(tasks),
         compiled,
         faults,
+    }
+}
+
+/// Launch bounds are made for Volta. Where a later architecture's code would spill within them, it gets fewer blocks.
+fn compile(compiler: &Compiler, row: &KernelRow, arch: Arch) -> Result<nvrtc::Unit, CudaError> {
+    let mut row = row.clone();
+    loop {
+        let made = compiler.compile(&row, arch)?;
+        let spills = made.cubin.as_ref().is_some_and(|bytes| {
+            // What cannot be read is reported where the pack is made.
+            facts::look(&row, arch, bytes).is_ok_and(|facts| facts.spills())
+        });
+        if !spills || row.min_blocks == 1 || facts::holds_bounds(arch) {
+            return Ok(made);
+        }
+        row.min_blocks -= 1;
     }
 }
 
@@ -139,7 +155,10 @@ fn prepare<'a>(compiler: &Compiler, jobs: &[Job<'a>], known: &Known) -> Vec<Task
         let source = sources
             .entry(row.source)
             .or_insert_with(|| hash::source(row.source, &compiler.include));
-        let options = Compiler::options(row, arch);
+        let mut options = Compiler::options(row, arch);
+        if !facts::holds_bounds(arch) {
+            options.push("fewer blocks where it spills".to_owned());
+        }
         let made_from = hash::row(row, arch, &compiler.version, &options, source);
         Task {
             row,
