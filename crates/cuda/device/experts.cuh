@@ -61,10 +61,51 @@ __device__ __forceinline__ float add_parts(const float* shared, int first_warp, 
   return sum;
 }
 
-// A finished sum of a column: times its factor, plus its bias. Each step rounded, so that no compiler's fusing differs.
+// What finishes a sum of a column: its factor, and its bias. Loaded before the product where registers are left (EARLY), so that nobody
+// waits for it after.
+struct Finish {
+  float scale, bias;
+  bool biased;
+  __device__ __forceinline__ void load(const float* column_scale, const float* biases, size_t column) {
+    scale = __ldg(&column_scale[column]);
+    biased = biases;
+    bias = biased ? __ldg(&biases[column]) : 0.0f;
+  }
+  // Each step rounded, so that no compiler's fusing differs.
+  __device__ __forceinline__ float of(float sum) const {
+    sum = __fmul_rn(sum, scale);
+    return biased ? __fadd_rn(sum, bias) : sum;
+  }
+};
 __device__ __forceinline__ float finish_sum(float sum, const float* column_scale, const float* bias, size_t column) {
-  sum = __fmul_rn(sum, __ldg(&column_scale[column]));
-  return bias ? __fadd_rn(sum, __ldg(&bias[column])) : sum;
+  Finish finish;
+  finish.load(column_scale, bias, column);
+  return finish.of(sum);
+}
+
+// accumulate's sums in its order, with AHEAD pieces' loads in flight: for a few tokens, where a warp has two to four pieces, few warps
+// are there, and each wait for memory is a good part of the launch.
+template <typename F, int MT, int AHEAD_>
+__device__ __forceinline__ void accumulate_ahead(float (&acc)[MT][8], const __half* const (&rows)[MT], int k_end, const u8* tile, int first, int end, int step, int lane) {
+  const int whole = min(end, k_end / F::kPiece);
+  int p = first;
+  if constexpr (AHEAD_ > 1) {
+    const __half* x[MT];
+#pragma unroll
+    for (int t = 0; t < MT; t++) x[t] = rows[t] + first * F::kPiece + 8 * act_octet_first(lane);
+    for (; p + (AHEAD_ - 1) * step < whole; p += AHEAD_ * step) {
+      Piece<F> pieces[AHEAD_];
+#pragma unroll
+      for (int a = 0; a < AHEAD_; a++) pieces[a].load(tile, p + a * step, lane);
+#pragma unroll
+      for (int a = 0; a < AHEAD_; a++) {
+        multiply<F, MT, false>(acc, pieces[a], x, 0, lane);
+#pragma unroll
+        for (int t = 0; t < MT; t++) x[t] += step * F::kPiece;
+      }
+    }
+  }
+  accumulate<F, MT>(acc, rows, k_end, tile, p, end, step, lane);
 }
 
 // What is added to the sum over a token's slots.
@@ -75,12 +116,19 @@ struct Combine {
   float* out;                  // [tokens, out_stride]
   u32 shared_stride, out_stride;
 
-  __device__ __forceinline__ float finish(float total, u32 token, u32 column) const {
-    if (shared) {
-      const float value = shared[(size_t)token * shared_stride + column];
-      total = shared_weight ? fmaf(shared_weight[token], value, total) : __fadd_rn(total, value);
-    }
-    if (residual) total = __fadd_rn(total, residual[(size_t)token * out_stride + column]);
-    return total;
+  struct Terms {
+    float shared, weight, residual;
+  };
+  __device__ __forceinline__ Terms load(u32 token, u32 column) const {
+    Terms terms = {};
+    if (shared) terms.shared = shared[(size_t)token * shared_stride + column];
+    if (shared_weight) terms.weight = shared_weight[token];
+    if (residual) terms.residual = residual[(size_t)token * out_stride + column];
+    return terms;
   }
+  __device__ __forceinline__ float finish(float total, const Terms& terms) const {
+    if (shared) total = shared_weight ? fmaf(terms.weight, terms.shared, total) : __fadd_rn(total, terms.shared);
+    return residual ? __fadd_rn(total, terms.residual) : total;
+  }
+  __device__ __forceinline__ float finish(float total, u32 token, u32 column) const { return finish(total, load(token, column)); }
 };

@@ -3,7 +3,7 @@
 // A block owns 32 columns (grid x) and a row block (grid y, see experts.cuh); its PARTS warps take turns at the pieces of k, and their
 // sums meet as in experts_gated.cu. Every slot has its own row of the result, so nothing is added by several blocks.
 //
-// Macros: SYMBOL, THREADS, MIN_BLOCKS, FORMAT (type), FORMAT_HEADER, ROW_TILES, PARTS (THREADS = 32 PARTS).
+// Macros: SYMBOL, THREADS, MIN_BLOCKS, FORMAT (type), FORMAT_HEADER, ROW_TILES, EARLY, PARTS (THREADS = 32 PARTS).
 #include FORMAT_HEADER
 #include "experts.cuh"
 
@@ -29,6 +29,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
   slot_rows<ROW_TILES>(rows, table, row_block, x, x_stride, 1, lane);
   const int pieces = ((int)k + FORMAT::kPiece - 1) / FORMAT::kPiece;
   float acc[ROW_TILES][8] = {};
+  // A thread's numbers of each row tile, and what finishes them.
+  constexpr int kMine = 256 / THREADS;
+  Finish finish[kMine] = {};
+#pragma unroll
+  for (int m = 0; m < kMine; m++)
+    if (EARLY) finish[m].load(column_scale, bias, tile * 32 + acc_column(lane, warp + m * PARTS));
   accumulate<FORMAT, ROW_TILES>(acc, rows, k, weights + tile * tile_bytes, warp, pieces, PARTS, lane);
 
 #pragma unroll
@@ -36,12 +42,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
     if (t > 0) __syncthreads();
     share_sums(sums, acc[t]);
     __syncthreads();
-    for (int e = threadIdx.x; e < 256; e += THREADS) {
-      const int i = e >> 5, tile_column = acc_column(lane, i);
+#pragma unroll
+    for (int m = 0; m < kMine; m++) {
+      const int i = warp + m * PARTS;
       const u32 slot = table.slot<ROW_TILES>(row_block, t * 8 + acc_token(lane, i));
-      const u32 column = blockIdx.x * 32 + tile_column;
+      const u32 column = blockIdx.x * 32 + acc_column(lane, i);
       if (slot == kNoSlot || column >= n) continue;
-      out[(size_t)slot * out_stride + column] = finish_sum(add_parts<PARTS>(sums, 0, e), column_scale, bias, tile * 32 + tile_column);
+      if (!EARLY) finish[m].load(column_scale, bias, tile * 32 + acc_column(lane, i));
+      out[(size_t)slot * out_stride + column] = finish[m].of(add_parts<PARTS>(sums, 0, 32 * i + lane));
     }
   }
 }

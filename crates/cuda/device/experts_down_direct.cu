@@ -6,8 +6,9 @@
 // 2. Only the first of the eight rows is real: 32 sums a part go to shared memory.
 // 3. The parts are added in their order, finished as in experts_down.cu, then the slots are added in theirs, as in
 //    experts_combine.cu.
+// 4. What finishes the sums is loaded before the products where registers are left (EARLY); AHEAD pieces of a warp are in flight.
 //
-// Macros: SYMBOL, THREADS (at most), MIN_BLOCKS, FORMAT (type), FORMAT_HEADER, PARTS.
+// Macros: SYMBOL, THREADS (at most), MIN_BLOCKS, FORMAT (type), FORMAT_HEADER, AHEAD, EARLY, PARTS.
 #include FORMAT_HEADER
 #include "experts.cuh"
 
@@ -30,12 +31,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
   const u32* ids = reinterpret_cast<const u32*>(routes) + (size_t)token * 2 * top_k;
   const int pieces = ((int)k + FORMAT::kPiece - 1) / FORMAT::kPiece;
 
+  // The first finished number of this thread (there are more of them than threads where blocks are small).
+  const auto column_of = [&](u32 slot) { return ((size_t)__ldg(&ids[slot]) * gridDim.x + blockIdx.x) * 32 + lane; };
+  const u32 column = blockIdx.x * 32 + threadIdx.x;
+  const bool last = threadIdx.x < 32 && column < n;
+  const Combine combine = {shared, shared_weight, residual, out, shared_stride, out_stride};
+  Finish first = {};
+  if (EARLY && threadIdx.x < top_k * 32) first.load(column_scale, bias, column_of(threadIdx.x >> 5));
+
   for (int work = warp; work < (int)top_k * PARTS; work += warps) {
     const u32 slot = work / PARTS;
     const __half* rows[1] = {x + ((size_t)token * top_k + slot) * x_stride};
     const size_t tile = (size_t)__ldg(&ids[slot]) * gridDim.x + blockIdx.x;
     float acc[1][8] = {};
-    accumulate<FORMAT, 1>(acc, rows, k, weights + tile * tile_bytes, work % PARTS, pieces, PARTS, lane);
+    accumulate_ahead<FORMAT, 1, AHEAD>(acc, rows, k, weights + tile * tile_bytes, work % PARTS, pieces, PARTS, lane);
 #pragma unroll
     for (int i = 0; i < 8; i++)
       if (acc_token(lane, i) == 0) sums[work * 32 + acc_column(lane, i)] = acc[0][i];
@@ -47,14 +56,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
     float sum = 0.0f;
 #pragma unroll
     for (int part = 0; part < PARTS; part++) sum = __fadd_rn(sum, sums[(slot * PARTS + part) * 32 + lane]);
-    finished[e] = finish_sum(sum, column_scale, bias, ((size_t)__ldg(&ids[slot]) * gridDim.x + blockIdx.x) * 32 + lane);
+    finished[e] = EARLY && e == (int)threadIdx.x ? first.of(sum) : finish_sum(sum, column_scale, bias, column_of(slot));
   }
   __syncthreads();
-  const u32 column = blockIdx.x * 32 + threadIdx.x;
-  if (threadIdx.x >= 32 || column >= n) return;
+  if (!last) return;
   float total = 0.0f;
   for (u32 slot = 0; slot < top_k; slot++)
     total = fmaf(__ldg(&routes[((size_t)token * 2 + 1) * top_k + slot]), finished[slot * 32 + lane], total);
-  const Combine combine = {shared, shared_weight, residual, out, shared_stride, out_stride};
   out[(size_t)token * out_stride + column] = combine.finish(total, token, column);
 }

@@ -9,26 +9,12 @@
 // 4. The warps' sums meet in shared memory, a row tile at a time, and are added in the order of the warps; the thread that adds a
 //    gate's number adds the up's number too, so the activation costs no traffic.
 //
-// Macros: SYMBOL, THREADS, MIN_BLOCKS, FORMAT (type), FORMAT_HEADER, ROW_TILES, PARTS (THREADS = 64 PARTS).
+// 5. AHEAD pieces of a warp are in flight.
+//
+// Macros: SYMBOL, THREADS, MIN_BLOCKS, FORMAT (type), FORMAT_HEADER, ROW_TILES, AHEAD, EARLY, PARTS (THREADS = 64 PARTS, 256 or more).
 #include FORMAT_HEADER
 #include "experts.cuh"
-
-enum Activation { kSilu = 0, kGeluTanh = 1, kSiluClamped = 2, kSiluBetween = 3 };
-
-// kSiluClamped: silu(min(g, limit)) * clamp(u), as DeepSeek V4 has it. kSiluBetween: g sigmoid(alpha g) (clamp(u) + 1) with g at most
-// the limit, as gpt-oss has it. tanh is the sigmoid of twice its argument: x/2 (1 + tanh y) = x sigmoid(2 y).
-__device__ __forceinline__ float activate(u32 kind, float g, float u, float limit, float alpha) {
-  if (kind == kGeluTanh) {
-    const float inner = __fmul_rn(g, fmaf(__fmul_rn(0.07135481627f, g), g, 1.5957691216f));
-    return __fmul_rn(__fmul_rn(g, sigmoid(inner)), u);
-  }
-  if (kind >= kSiluClamped) {
-    g = g > limit ? limit : g;
-    u = u > limit ? limit : (u < -limit ? -limit : u);
-  }
-  if (kind == kSiluBetween) return __fmul_rn(__fmul_rn(g, sigmoid(__fmul_rn(alpha, g))), __fadd_rn(u, 1.0f));
-  return __fmul_rn(__fmul_rn(g, sigmoid(g)), u);
-}
+#include "experts_activate.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
     const __half* __restrict__ x,            // [tokens, x_stride], 16-byte aligned rows
@@ -53,8 +39,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
   float acc[ROW_TILES][8] = {};
   const u8* tile = weights + (pair * 2 + warp / PARTS) * tile_bytes;
   const int pieces = ((int)k + FORMAT::kPiece - 1) / FORMAT::kPiece;
-  accumulate<FORMAT, ROW_TILES>(acc, rows, k, tile, warp % PARTS, pieces, PARTS, lane);
+  Finish gate = {}, up = {};
+  if (EARLY) {
+    const int tile_column = acc_column(lane, warp & 7);
+    gate.load(column_scale, bias, pair * 64 + tile_column);
+    up.load(column_scale, bias, pair * 64 + 32 + tile_column);
+  }
+  accumulate_ahead<FORMAT, ROW_TILES, AHEAD>(acc, rows, k, tile, warp % PARTS, pieces, PARTS, lane);
 
+  // The first eight warps finish: thread e has number e of each row tile.
 #pragma unroll
   for (int t = 0; t < ROW_TILES; t++) {
     if (t > 0) __syncthreads();
@@ -65,8 +58,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
       const u32 slot = table.slot<ROW_TILES>(row_block, t * 8 + acc_token(lane, i));
       const u32 column = blockIdx.x * 32 + tile_column;
       if (slot == kNoSlot || column >= n) continue;
-      const float g = finish_sum(add_parts<PARTS>(sums, 0, e), column_scale, bias, pair * 64 + tile_column);
-      const float u = finish_sum(add_parts<PARTS>(sums, PARTS, e), column_scale, bias, pair * 64 + 32 + tile_column);
+      if (!EARLY) {
+        gate.load(column_scale, bias, pair * 64 + tile_column);
+        up.load(column_scale, bias, pair * 64 + 32 + tile_column);
+      }
+      const float g = gate.of(add_parts<PARTS>(sums, 0, e)), u = up.of(add_parts<PARTS>(sums, PARTS, e));
       out[(size_t)slot * out_stride + column] = __float2half_rn(activate(activation, g, u, limit, alpha));
     }
   }

@@ -30,6 +30,9 @@ pub fn shapes() -> Vec<Case> {
         ([256, 10, 80, 16], 7),
         ([512, 10, 48, 16], 3),
         ([1, 1, 16, 16], 9),
+        // A full tile of rows and more of one expert, several columns of blocks.
+        ([2, 1, 64, 96], 131),
+        ([1, 1, 160, 48], 70),
         // More pieces than warps share, with an end inside a piece.
         ([4, 1, 592, 336], 3),
     ]

@@ -9,8 +9,9 @@
 //! A router's rule is a `Router`: softmax, sigmoid or sqrt(softplus), a cap on logits, a bias, groups, or a table that lists
 //! the experts of each token of the vocabulary; the chosen weights may be renormalised and scaled.
 //!
-//! Two paths with the same bits: *grouped* sorts the slots by expert, so that each expert is read once for up to 8 or 16
+//! Three paths. Two have the same bits: *grouped* sorts the slots by expert, so that each expert is read once for up to 8 or 16
 //! of them; *direct*, for a few tokens, takes each slot alone and combines where it multiplies (three launches, no table).
+//! *Tiled*, for a prefill, takes 64 slots of an expert at once and sums in another order: its bits are others, in the same bound.
 //! Every launch's shape follows from the bucket of tokens alone; how many tokens there are may stay on the device.
 //!
 //! Weights: an expert is a run of tiles as `layout` describes them, experts one after the other. Of gate and up the tiles

@@ -6,6 +6,7 @@ use crate::ops::experts::plan::{Activation, ExpertsPlan, Path, Workspace, fault}
 use crate::ops::experts::router::{RouterInput, Score, Selection};
 use crate::ops::experts::rows::{
     self, COMBINE, COMBINE_THREADS, DOWN_SHARED, DOWN_THREADS, GATED_SHARED, GATED_THREADS, ROUTE_THREADS,
+    TILED_THREADS,
 };
 
 /// What the shared expert gives.
@@ -82,6 +83,10 @@ impl ExpertsPlan {
                 launches.push(self.down(at, &work, row_tiles));
                 launches.push(self.combine(at, &work));
             }
+            Path::Tiled => {
+                launches.push(self.down_tiled(at, &work));
+                launches.push(self.combine(at, &work));
+            }
         }
         Ok(launches)
     }
@@ -155,11 +160,27 @@ impl ExpertsPlan {
             Activation::SiluClamped { limit } => (2, limit, 0.0),
             Activation::SiluBetween { limit, alpha } => (3, limit, alpha),
         };
-        let row_tiles = match self.path {
-            Path::Direct => 1,
-            Path::Grouped { row_tiles } => row_tiles,
-        };
         let bytes = self.stack.gated_bytes();
+        let (symbol, grid, threads, shared_bytes) = match self.path {
+            Path::Direct | Path::Grouped { .. } => {
+                let symbol = match self.path {
+                    Path::Grouped { row_tiles } => rows::gated(&self.stack.gated, row_tiles),
+                    Path::Direct | Path::Tiled => rows::gated_direct(&self.stack.gated),
+                };
+                (
+                    symbol,
+                    [size(bytes.tiles), self.row_blocks(), 1],
+                    GATED_THREADS,
+                    GATED_SHARED,
+                )
+            }
+            Path::Tiled => (
+                rows::gated_tiled(&self.stack.gated),
+                [self.row_blocks(), size(bytes.tiles).div_ceil(2), 1],
+                TILED_THREADS,
+                0,
+            ),
+        };
         let mut args = vec![at.x.arg(), Arg::U32(at.x_stride)];
         args.extend(self.row_table(at, work));
         args.extend([
@@ -176,15 +197,40 @@ impl ExpertsPlan {
             Arg::F32(alpha),
         ]);
         Launch {
-            symbol: rows::gated(&self.stack.gated, row_tiles),
-            grid: [size(bytes.tiles), self.row_blocks(), 1],
-            block: [GATED_THREADS, 1, 1],
-            shared_bytes: GATED_SHARED,
+            symbol,
+            grid,
+            block: [threads, 1, 1],
+            shared_bytes,
             args,
         }
     }
 
     fn down(&self, at: &Operands, work: &Workspace, row_tiles: u32) -> Launch {
+        let tiles = size(self.stack.down_bytes().tiles);
+        Launch {
+            symbol: rows::down(&self.stack.down, row_tiles),
+            grid: [tiles, self.row_blocks(), 1],
+            block: [DOWN_THREADS, 1, 1],
+            shared_bytes: DOWN_SHARED,
+            args: self.down_args(at, work),
+        }
+    }
+
+    fn down_tiled(&self, at: &Operands, work: &Workspace) -> Launch {
+        let tiles = size(self.stack.down_bytes().tiles);
+        let mut args = self.down_args(at, work);
+        // The activation, which this half of the kernel has not.
+        args.extend([Arg::U32(0), Arg::F32(0.0), Arg::F32(0.0)]);
+        Launch {
+            symbol: rows::down_tiled(&self.stack.down),
+            grid: [self.row_blocks(), tiles.div_ceil(4), 1],
+            block: [TILED_THREADS, 1, 1],
+            shared_bytes: 0,
+            args,
+        }
+    }
+
+    fn down_args(&self, at: &Operands, work: &Workspace) -> Vec<Arg> {
         let bytes = self.stack.down_bytes();
         let mut args = vec![within(at, work.hidden), Arg::U32(self.inner_stride())];
         args.extend(self.row_table(at, work));
@@ -198,13 +244,7 @@ impl ExpertsPlan {
             Arg::U32(self.stack.hidden),
             Arg::U32(self.stack.inner),
         ]);
-        Launch {
-            symbol: rows::down(&self.stack.down, row_tiles),
-            grid: [size(bytes.tiles), self.row_blocks(), 1],
-            block: [DOWN_THREADS, 1, 1],
-            shared_bytes: DOWN_SHARED,
-            args,
-        }
+        args
     }
 
     fn down_direct(&self, at: &Operands, work: &Workspace) -> Launch {
@@ -284,7 +324,7 @@ impl ExpertsPlan {
     fn table(&self, at: &Operands, work: &Workspace) -> [Arg; 3] {
         match self.path {
             Path::Direct => [Arg::Ptr(0); 3],
-            Path::Grouped { .. } => {
+            Path::Grouped { .. } | Path::Tiled => {
                 [work.block_count, work.block_expert, work.block_slots].map(|part| within(at, part))
             }
         }

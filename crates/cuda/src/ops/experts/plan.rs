@@ -71,6 +71,9 @@ pub enum Path {
         /// 1 or 2.
         row_tiles: u32,
     },
+    /// A row block is up to 64 slots of one expert. A sum is then one chain over k where the other two add parts of it: other bits, in
+    /// the same bound.
+    Tiled,
 }
 
 /// How a stack runs for a bucket of tokens. `launches` makes launches of it (see `operands`).
@@ -129,7 +132,8 @@ impl ExpertStack {
         self.plan_path(tokens, self.best_path(tokens))
     }
 
-    /// Plans a bucket on a given path; the results are the same bits on every path.
+    /// Plans a bucket on a given path. The results are the same bits on the direct and the grouped path; the tiled one's are the same
+    /// in every bucket.
     ///
     /// # Errors
     /// A size outside its limits.
@@ -155,12 +159,15 @@ impl ExpertStack {
         Ok(plan)
     }
 
-    /// Direct while hardly any two tokens choose one expert; two row tiles where experts have more than eight slots.
+    /// Direct while hardly any two tokens choose one expert; two row tiles where experts have more than eight slots; tiled where
+    /// they fill half of a tile.
     fn best_path(&self, tokens: u32) -> Path {
         let slots = u64::from(tokens) * u64::from(self.top_k);
         let others = slots.saturating_sub(u64::from(self.top_k));
         if tokens <= DIRECT_TOKENS_MAX && 4 * others <= u64::from(self.experts) {
             Path::Direct
+        } else if slots >= u64::from(rows::TILED_ROWS / 2) * u64::from(self.experts) {
+            Path::Tiled
         } else if slots > 8 * u64::from(self.experts) {
             Path::Grouped { row_tiles: 2 }
         } else {
@@ -223,6 +230,7 @@ impl ExpertsPlan {
         match self.path {
             Path::Direct => 1,
             Path::Grouped { row_tiles } => 8 * row_tiles,
+            Path::Tiled => rows::TILED_ROWS,
         }
     }
 
@@ -233,8 +241,8 @@ impl ExpertsPlan {
         let used = slots.min(self.stack.experts);
         match self.path {
             Path::Direct => slots,
-            Path::Grouped { .. } if self.tokens <= rows => used,
-            Path::Grouped { .. } => used + (slots - used) / rows,
+            Path::Grouped { .. } | Path::Tiled if self.tokens <= rows => used,
+            Path::Grouped { .. } | Path::Tiled => used + (slots - used) / rows,
         }
     }
 
@@ -259,7 +267,9 @@ impl ExpertsPlan {
         let scores = warps * 4 * (32 + experts.next_multiple_of(8) / 2 * 5);
         match self.path {
             Path::Direct => scores,
-            Path::Grouped { .. } => scores.max(4 * (warps + experts) + 2 * (warps * experts + self.slots())),
+            Path::Grouped { .. } | Path::Tiled => {
+                scores.max(4 * (warps + experts) + 2 * (warps * experts + self.slots()))
+            }
         }
     }
 
@@ -277,7 +287,7 @@ impl ExpertsPlan {
             end = (end + bytes).next_multiple_of(256);
             at
         };
-        let grouped = matches!(self.path, Path::Grouped { .. });
+        let grouped = self.path != Path::Direct;
         let blocks = if grouped { self.row_blocks() as usize } else { 0 };
         let shape = self.route_shape();
         Workspace {
@@ -298,10 +308,16 @@ impl ExpertsPlan {
         }
     }
 
-    /// Warps of a block of the direct down kernel: as few as take the work in as many rounds as the most can.
-    pub(super) fn direct_warps(&self) -> u32 {
+    /// Warps of a block of the direct down kernel: as few as take the work in as many rounds as the most can. Blocks fill a
+    /// multiprocessor only where even a V100 has one for each; more of them are of a size that two fit.
+    pub(crate) fn direct_warps(&self) -> u32 {
         let work = self.stack.top_k * rows::DOWN_PARTS;
-        work.div_ceil(work.div_ceil(rows::DIRECT_THREADS / 32))
+        let blocks = self.stack.hidden.div_ceil(32) * self.tokens;
+        let threads = match blocks {
+            0..=80 => rows::direct_threads(&self.stack.down),
+            _ => rows::direct_threads(&self.stack.down).min(512),
+        };
+        work.div_ceil(work.div_ceil(threads / 32))
     }
 }
 
@@ -347,11 +363,14 @@ mod tests {
         for experts in [1, 2, 8, 60, 256] {
             for top_k in [1, 2, 8, 10] {
                 for tokens in [1, 2, 7, 8, 9, 33, 64] {
-                    for row_tiles in ROW_TILES {
+                    for row_tiles in [1, 2, 8] {
                         if top_k > experts {
                             continue;
                         }
-                        let path = Path::Grouped { row_tiles };
+                        let path = match row_tiles {
+                            8 => Path::Tiled,
+                            row_tiles => Path::Grouped { row_tiles },
+                        };
                         let plan = stack([experts, top_k, 64, 64])
                             .plan_path(tokens, path)
                             .expect("fits");
@@ -398,6 +417,10 @@ mod tests {
             ([8, 2, 4096, 14336], 2, Path::Direct),
             ([8, 2, 4096, 14336], 3, one),
             ([8, 2, 4096, 14336], 33, two),
+            ([256, 8, 2048, 512], 1023, two),
+            ([256, 8, 2048, 512], 1024, Path::Tiled),
+            ([8, 2, 4096, 14336], 127, two),
+            ([8, 2, 4096, 14336], 128, Path::Tiled),
         ] {
             assert_eq!(
                 stack(sizes).plan(tokens).expect("fits").path,
@@ -409,9 +432,17 @@ mod tests {
 
     #[test]
     fn the_direct_kernel_wastes_no_round() {
-        for (top_k, warps) in [(1, 4), (2, 8), (4, 16), (6, 12), (8, 16), (10, 14), (32, 16)] {
+        for (top_k, warps) in [(1, 4), (2, 8), (4, 16), (6, 24), (8, 32), (10, 20), (32, 32)] {
             let plan = stack([256, top_k, 64, 64]).plan(1).expect("fits");
             assert_eq!(plan.direct_warps(), warps, "{top_k}");
+        }
+        for (sizes, tokens, warps) in [
+            ([256, 8, 2048, 512], 1, 32),
+            ([256, 8, 2048, 512], 2, 16),
+            ([256, 10, 3072, 1024], 1, 14),
+        ] {
+            let plan = stack(sizes).plan(tokens).expect("fits");
+            assert_eq!(plan.direct_warps(), warps, "{sizes:?} {tokens}");
         }
     }
 

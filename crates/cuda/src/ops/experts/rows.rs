@@ -1,6 +1,7 @@
 //! The kernel rows of the experts.
 
 use crate::kernels::{Fact, KernelRow};
+use crate::layout::PackedFormat;
 use crate::ops::linear::formats::{FORMATS, LinearFormat};
 
 /// Row tiles (of eight slots) that the grouped kernels take in one weight pass.
@@ -13,8 +14,10 @@ pub const DOWN_PARTS: u32 = 4;
 pub const GATED_THREADS: u32 = 64 * GATED_PARTS;
 /// Threads of the grouped down kernel.
 pub const DOWN_THREADS: u32 = 32 * DOWN_PARTS;
-/// Threads of the direct down kernel's largest block.
-pub const DIRECT_THREADS: u32 = 512;
+/// Threads of the tiled kernels.
+pub const TILED_THREADS: u32 = 128;
+/// Slots of their row blocks.
+pub const TILED_ROWS: u32 = 64;
 /// Threads of the combination.
 pub const COMBINE_THREADS: u32 = 128;
 /// Threads of the router.
@@ -86,6 +89,55 @@ pub fn down_direct(format: &LinearFormat) -> String {
     format!("experts_down_{}_direct", format.name)
 }
 
+/// Pieces of k that a warp of the direct gated kernel and of the direct down kernel has in flight: two where the registers of two
+/// blocks of 512 threads, or of one of 1024, hold their codes without a spill.
+pub const fn ahead(format: &LinearFormat) -> (u32, u32) {
+    use PackedFormat as F;
+    match format.packed {
+        F::Nvfp4 | F::Mxfp4 | F::Int4G32Zero => (2, 2),
+        F::Int4G32 => (2, 1),
+        F::Int4G64 | F::Int4G64Zero | F::Int4G128Zero => (1, 2),
+        F::Int4G128 | F::Iq4Nl | F::Iq4Xs => (1, 1),
+        F::F16 | F::Fp8 | F::Fp8Block | F::Q2K | F::Q3K | F::Q4K | F::Q5K | F::Q6K => (1, 1),
+        F::Int8G32 | F::Int8G64 | F::Int8G128 | F::Int8G32Zero | F::Int8G64Zero | F::Int8G128Zero => (1, 1),
+    }
+}
+
+/// Whether the kernels load what finishes a sum before the product: where no row of the format spills by it.
+pub const fn early(format: &LinearFormat) -> bool {
+    matches!(
+        format.packed,
+        PackedFormat::Nvfp4 | PackedFormat::Mxfp4 | PackedFormat::Int4G32
+    )
+}
+
+/// Threads of the direct down kernel's largest block: as many as a multiprocessor holds, where the registers allow it.
+pub const fn direct_threads(format: &LinearFormat) -> u32 {
+    if format.packed.row().planes[0] <= 4 {
+        1024
+    } else {
+        512
+    }
+}
+
+/// Symbol of the direct gated kernel; formats that have nothing ahead take the grouped one's.
+pub fn gated_direct(format: &LinearFormat) -> String {
+    if ahead(format).0 == 1 {
+        return gated(format, 1);
+    }
+    format!("experts_gated_{}_direct", format.name)
+}
+
+/// Symbol of the gated kernel for 64 slots of an expert.
+pub fn gated_tiled(format: &LinearFormat) -> String {
+    format!("experts_gated_{}_tiled", format.name)
+}
+
+/// Symbol of the down kernel for 64 slots of an expert.
+pub fn down_tiled(format: &LinearFormat) -> String {
+    format!("experts_down_{}_tiled", format.name)
+}
+
 /// Dynamic shared memory of the gated kernel.
 pub const GATED_SHARED: u32 = 2 * GATED_PARTS * 1024;
 /// The same of the grouped down kernel.
@@ -126,13 +178,15 @@ pub fn rows() -> Vec<KernelRow> {
 }
 
 fn format_rows(format: &LinearFormat, rows: &mut Vec<KernelRow>) {
-    let defines = |parts: u32, row_tiles: Option<u32>| {
+    let defines = |parts: u32, row_tiles: Option<u32>, ahead: Option<u32>| {
         let mut all = vec![
             ("FORMAT", format.device_type.to_owned()),
             ("FORMAT_HEADER", format!("\"{}\"", format.header)),
             ("PARTS", parts.to_string()),
+            ("EARLY", u32::from(early(format)).to_string()),
         ];
         all.extend(row_tiles.map(|tiles| ("ROW_TILES", tiles.to_string())));
+        all.extend(ahead.map(|pieces| ("AHEAD", pieces.to_string())));
         all
     };
     let requires = &[Fact::Hmma884, Fact::Ldg128, Fact::NoCall];
@@ -147,27 +201,42 @@ fn format_rows(format: &LinearFormat, rows: &mut Vec<KernelRow>) {
             (1, _) => (2, 8),
             _ => (1, 4),
         };
-        rows.push(KernelRow {
+        let mut symbols = vec![(gated(format, tiles), 1)];
+        if tiles == 1 && ahead(format).0 > 1 {
+            symbols.push((gated_direct(format), ahead(format).0));
+        }
+        rows.extend(symbols.into_iter().map(|(symbol, ahead)| KernelRow {
             shared_bytes: GATED_SHARED,
             requires: requires_gated,
             ..KernelRow::plain(
-                gated(format, tiles),
+                symbol,
                 "experts_gated.cu",
-                defines(GATED_PARTS, Some(tiles)),
+                defines(GATED_PARTS, Some(tiles), Some(ahead)),
                 GATED_THREADS,
                 gated_blocks,
             )
-        });
+        }));
         rows.push(KernelRow {
             shared_bytes: DOWN_SHARED,
             requires,
             ..KernelRow::plain(
                 down(format, tiles),
                 "experts_down.cu",
-                defines(DOWN_PARTS, Some(tiles)),
+                defines(DOWN_PARTS, Some(tiles), None),
                 DOWN_THREADS,
                 down_blocks,
             )
+        });
+    }
+    for (symbol, gated) in [(gated_tiled(format), 1), (down_tiled(format), 0)] {
+        let mut all = vec![
+            ("FORMAT", format.device_type.to_owned()),
+            ("FORMAT_HEADER", format!("\"{}\"", format.header)),
+        ];
+        all.push(("GATED", gated.to_string()));
+        rows.push(KernelRow {
+            requires: requires_gated,
+            ..KernelRow::plain(symbol, "experts_tiled.cu", all, TILED_THREADS, 2)
         });
     }
     rows.push(KernelRow {
@@ -176,9 +245,9 @@ fn format_rows(format: &LinearFormat, rows: &mut Vec<KernelRow>) {
         ..KernelRow::plain(
             down_direct(format),
             "experts_down_direct.cu",
-            defines(DOWN_PARTS, None),
-            DIRECT_THREADS,
-            if code_bits >= 8 { 1 } else { 2 },
+            defines(DOWN_PARTS, None, Some(ahead(format).1)),
+            direct_threads(format),
+            1,
         )
     });
 }
