@@ -25,23 +25,29 @@ __device__ __forceinline__ u32 fma2(u32 a, u32 b, u32 c) { return as_u32(__hfma2
 __device__ __forceinline__ float half_to_float(u32 bits) { return __half2float(__ushort_as_half((u16)bits)); }
 __device__ __forceinline__ u32 float_to_half(float v) { return __half_as_ushort(__float2half_rn(v)); }
 
-// e^x in f32 by fused operations only, so that every machine gives the same bits (no approximate instruction). The same steps
-// as on the CPU: x = n ln 2 + r with ln 2 in two parts, e^r by its Taylor series to the seventh power, within 2 units in the
-// last place; x is held to -87 .. 88; not a number stays so.
+// e^x = 2^n (1 + r p) in f32 by fused operations only, so that every machine gives the same bits (no approximate instruction). The same
+// steps as on the CPU: x = n ln 2 + r with ln 2 in two parts, e^r by its Taylor series to the seventh power.
+struct ExpParts {
+  float r, p, power;  // 2^n
+  __device__ __forceinline__ explicit ExpParts(float x) {
+    const float n = rintf(x * 1.44269504f);
+    r = fmaf(n, -0.693359375f, x);
+    r = fmaf(n, 2.12194440e-4f, r);
+    p = 1.0f / 5040.0f;
+    p = fmaf(p, r, 1.0f / 720.0f);
+    p = fmaf(p, r, 1.0f / 120.0f);
+    p = fmaf(p, r, 1.0f / 24.0f);
+    p = fmaf(p, r, 1.0f / 6.0f);
+    p = fmaf(p, r, 0.5f);
+    p = fmaf(p, r, 1.0f);
+    power = __int_as_float(((int)n + 127) << 23);
+  }
+};
+// Within 2 units in the last place; x is held to -87 .. 88; not a number stays so.
 __device__ __forceinline__ float exp_exact(float x) {
   x = x < -87.0f ? -87.0f : x;
   x = x > 88.0f ? 88.0f : x;
-  const float n = rintf(x * 1.44269504f);
-  float r = fmaf(n, -0.693359375f, x);
-  r = fmaf(n, 2.12194440e-4f, r);
-  float p = 1.0f / 5040.0f;
-  p = fmaf(p, r, 1.0f / 720.0f);
-  p = fmaf(p, r, 1.0f / 120.0f);
-  p = fmaf(p, r, 1.0f / 24.0f);
-  p = fmaf(p, r, 1.0f / 6.0f);
-  p = fmaf(p, r, 0.5f);
-  p = fmaf(p, r, 1.0f);
-  p = fmaf(p, r, 1.0f);
-  return p * __int_as_float(((int)n + 127) << 23);
+  const ExpParts e(x);
+  return fmaf(e.p, e.r, 1.0f) * e.power;
 }
 __device__ __forceinline__ float sigmoid(float x) { return __fdiv_rn(1.0f, 1.0f + exp_exact(-x)); }

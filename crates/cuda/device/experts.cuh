@@ -116,19 +116,12 @@ struct Combine {
   float* out;                  // [tokens, out_stride]
   u32 shared_stride, out_stride;
 
-  struct Terms {
-    float shared, weight, residual;
-  };
-  __device__ __forceinline__ Terms load(u32 token, u32 column) const {
-    Terms terms = {};
-    if (shared) terms.shared = shared[(size_t)token * shared_stride + column];
-    if (shared_weight) terms.weight = shared_weight[token];
-    if (residual) terms.residual = residual[(size_t)token * out_stride + column];
-    return terms;
+  __device__ __forceinline__ float finish(float total, u32 token, u32 column) const {
+    if (shared) {
+      const float value = shared[(size_t)token * shared_stride + column];
+      total = shared_weight ? fmaf(shared_weight[token], value, total) : __fadd_rn(total, value);
+    }
+    if (residual) total = __fadd_rn(total, residual[(size_t)token * out_stride + column]);
+    return total;
   }
-  __device__ __forceinline__ float finish(float total, const Terms& terms) const {
-    if (shared) total = shared_weight ? fmaf(terms.weight, terms.shared, total) : __fadd_rn(total, terms.shared);
-    return residual ? __fadd_rn(total, terms.residual) : total;
-  }
-  __device__ __forceinline__ float finish(float total, u32 token, u32 column) const { return finish(total, load(token, column)); }
 };

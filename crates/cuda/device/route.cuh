@@ -33,18 +33,8 @@ __device__ __forceinline__ float softplus(float x) { return __fadd_rn(fmaxf(x, 0
 __device__ __forceinline__ float tanh_exact(float y) {
   float x = 2.0f * fabsf(y);
   x = x > 20.0f ? 20.0f : x;
-  const float n = rintf(x * 1.44269504f);
-  float r = fmaf(n, -0.693359375f, x);
-  r = fmaf(n, 2.12194440e-4f, r);
-  float p = 1.0f / 5040.0f;
-  p = fmaf(p, r, 1.0f / 720.0f);
-  p = fmaf(p, r, 1.0f / 120.0f);
-  p = fmaf(p, r, 1.0f / 24.0f);
-  p = fmaf(p, r, 1.0f / 6.0f);
-  p = fmaf(p, r, 0.5f);
-  p = fmaf(p, r, 1.0f);
-  const float power = __int_as_float(((int)n + 127) << 23);
-  const float t = fmaf(__fmul_rn(p, r), power, __fsub_rn(power, 1.0f));
+  const ExpParts e(x);
+  const float t = fmaf(__fmul_rn(e.p, e.r), e.power, __fsub_rn(e.power, 1.0f));
   return copysignf(__fdiv_rn(t, __fadd_rn(t, 2.0f)), y);
 }
 

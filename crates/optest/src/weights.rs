@@ -73,6 +73,28 @@ impl Random {
         let bits = self.bits();
         (0..4).map(|i| (bits >> (16 * i) & 0xffff) as f32 / 65536.0).sum()
     }
+
+    /// -1 to 1, uniform.
+    fn number(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    /// The bytes of `count` numbers from -1 to 1 in f32.
+    pub(crate) fn floats(&mut self, count: usize) -> Vec<u8> {
+        (0..count).flat_map(|_| self.number().to_le_bytes()).collect()
+    }
+
+    /// The same in f16.
+    pub(crate) fn halves(&mut self, count: usize) -> Vec<u8> {
+        let halves = (0..count).map(|_| f16::from_f32(self.number()));
+        halves.flat_map(f16::to_le_bytes).collect()
+    }
+
+    /// Bytes that are no infinity and nothing but a number in any format: small scales, any code.
+    pub(crate) fn codes(&mut self, count: usize) -> Vec<u8> {
+        let words = (0..count.div_ceil(8)).flat_map(|_| (self.bits() & 0x3737_3737_3737_3737).to_le_bytes());
+        words.take(count).collect()
+    }
 }
 
 /// Where a format keeps its f16 factors (byte, and size relative to a number of deviation 1); the rest is random codes.

@@ -1,23 +1,11 @@
 //! The comparison of a GPU with the interpreter, tried without a GPU: an interpreter against another.
 
-use std::path::PathBuf;
+mod common;
 
-use galvani_cuda::pack::file::Pack;
+use common::interpreter;
 use galvani_optest::device::bits;
 use galvani_optest::device::cases::linear_cases;
-use galvani_optest::device::interpreter::Interpreter;
 use galvani_ptx::MmaOrder;
-
-fn interpreter(mma: MmaOrder) -> Option<Interpreter> {
-    let Some(path) = std::env::var_os("GALVANI_PACK")
-        .map(PathBuf::from)
-        .filter(|path| path.is_file())
-    else {
-        println!("skipped: GALVANI_PACK names no pack");
-        return None;
-    };
-    Some(Interpreter::new(Pack::read(&path).expect("a good pack"), mma, 2))
-}
 
 /// Every packing kernel, and a format's unpacking, finishing and products, are compared; two alike have no difference, two tensor cores
 /// that sum in other ways have one in the products, and in nothing else.

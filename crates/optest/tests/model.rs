@@ -1,41 +1,27 @@
 //! What the model of kernel times takes for granted, counted by the interpreter: bytes from memory, and that one pass of the main
 //! loop is one piece of weights.
 
-use std::path::PathBuf;
+mod common;
 
 use galvani_cuda::model::skinny_loop;
 use galvani_cuda::ops::linear::divide::Device;
-use galvani_cuda::ops::linear::{FORMATS, Linear, OutType};
-use galvani_cuda::pack::file::Pack;
+use galvani_cuda::ops::linear::{FORMATS, Linear};
 use galvani_optest::device::cases::{Division, LinearCase, linear_cases};
 use galvani_optest::device::check::Filled;
-use galvani_optest::device::interpreter::Interpreter;
 use galvani_ptx::MmaOrder;
 
 const SECTOR: u64 = 32;
 
 #[test]
 fn bytes_and_passes_are_those_that_the_interpreter_counts() {
-    let Some(path) = std::env::var_os("GALVANI_PACK")
-        .map(PathBuf::from)
-        .filter(|path| path.is_file())
-    else {
-        println!("skipped: GALVANI_PACK names no pack");
+    let Some(mut interpreter) = common::interpreter(MmaOrder::EmulatedF32) else {
         return;
     };
-    let mut interpreter = Interpreter::new(Pack::read(&path).expect("a good pack"), MmaOrder::EmulatedF32, 2);
     let cases = linear_cases().expect("the table is good");
     for format in FORMATS {
         let of_format = cases.iter().find(|case| case.linear.format.name == format.name);
         for (m, token_tiles) in [(1, 1), (16, 2), (32, 4)] {
-            let linear = Linear {
-                format: *format,
-                n: 64,
-                k: 1024,
-                out: OutType::F16,
-                bias: false,
-                residual: false,
-            };
+            let linear = Linear::plain(*format, 64, 1024);
             let case = LinearCase {
                 kind: of_format.expect("every format has cases").kind,
                 m,

@@ -1,7 +1,7 @@
 //! Measured launches, which the model's constants are fitted to and held against.
 
+use super::table::{self, Row};
 use super::{Pass, Work};
-use crate::ops::linear::formats;
 
 /// One measured launch.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,45 +16,30 @@ pub struct Sample {
 
 /// `linear_skinny` on an H200: every format, four shapes, 1, 8, 16 and 32 tokens. Rows whose sm_90 code spills are left out.
 pub fn samples() -> Vec<Sample> {
-    let lines = include_str!("h200.tsv").lines();
-    lines.filter(|line| !line.starts_with('#')).map(sample).collect()
+    table::rows(include_str!("h200.tsv"))
+        .map(|row| sample(&row))
+        .collect()
 }
 
-fn sample(line: &str) -> Sample {
-    let fields: Vec<&str> = line.split('\t').collect();
-    let number = |index: usize| -> f64 {
-        fields[index]
-            .parse()
-            .expect("h200.tsv holds numbers after the format")
-    };
-    let whole = |index: usize| number(index) as u32;
-    let (name, n, k, m) = (fields[0], whole(1), whole(2), whole(3));
-    let (token_tiles, warps, parts) = (whole(4), whole(5), whole(6));
-    let known = formats().into_iter().find(|format| format.name == name);
-    let piece = known.expect("h200.tsv names formats of the table").piece;
-    let (tiles, pieces) = (n.div_ceil(32), k.div_ceil(piece));
+fn sample(row: &Row) -> Sample {
+    let format = row.format(0);
+    let [n, k, m, token_tiles, warps, parts] = row.numbers(1);
+    let (tiles, pieces) = (n.div_ceil(32), k.div_ceil(format.piece));
     Sample {
-        name: format!("{name} {n}x{k} m{m}"),
-        us: number(8),
+        name: format!("{} {n}x{k} m{m}", format.name),
+        us: row.get(8),
         work: Work {
             tiles,
             parts,
             warps,
             pieces,
-            piece,
-            piece_bytes: number(7) / f64::from(tiles) / f64::from(pieces),
+            piece: format.piece,
+            piece_bytes: row.get::<f64>(7) / f64::from(tiles) / f64::from(pieces),
             tokens: m.min(8 * token_tiles),
             token_tiles,
-            registers: whole(14),
+            registers: row.get(14),
             shared_bytes: warps * token_tiles * 1024 + 1040,
-            pass: Pass {
-                issued: whole(9),
-                int: whole(10),
-                fma: whole(11),
-                half: whole(12),
-                tensor: whole(13),
-                ..Pass::default()
-            },
+            pass: Pass::hopper(row.numbers(9)),
         },
     }
 }

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::LazyLock;
 
+use super::table::{self, Row};
 use super::{Pass, main_loop};
 use crate::arch::Arch;
 use crate::ops::linear::{formats, rows};
@@ -33,33 +34,39 @@ const HEADER: &str = "# main loops of linear_skinny, one pass: written by `galva
 type Table = HashMap<(Arch, &'static str, u32), LoopRow>;
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    let lines = include_str!("loops.tsv").lines();
-    lines.filter(|line| !line.starts_with('#')).map(row).collect()
+    table::rows(include_str!("loops.tsv"))
+        .map(|row| entry(&row))
+        .collect()
 });
 
-fn row(line: &'static str) -> ((Arch, &'static str, u32), LoopRow) {
-    let fields: Vec<&str> = line.split('\t').collect();
-    let number = |index: usize| -> u32 {
-        fields[index]
-            .parse()
-            .expect("loops.tsv holds numbers after the format")
-    };
-    let arch = fields[0].parse().expect("loops.tsv names architectures");
+fn entry(row: &Row) -> ((Arch, &'static str, u32), LoopRow) {
+    let [
+        issued,
+        int,
+        fma,
+        half,
+        volta_steps,
+        tensor,
+        quarter_rate,
+        memory,
+        registers,
+        shared_static,
+    ] = row.numbers(3);
     let loop_row = LoopRow {
         pass: Pass {
-            issued: number(3),
-            int: number(4),
-            fma: number(5),
-            half: number(6),
-            volta_steps: number(7),
-            tensor: number(8),
-            quarter_rate: number(9),
-            memory: number(10),
+            issued,
+            int,
+            fma,
+            half,
+            volta_steps,
+            tensor,
+            quarter_rate,
+            memory,
         },
-        registers: number(11),
-        shared_static: number(12),
+        registers,
+        shared_static,
     };
-    ((arch, fields[1], number(2)), loop_row)
+    ((row.get(0), row.text(1), row.get(2)), loop_row)
 }
 
 /// The loop of a format's skinny kernel; a test holds that all are there.
@@ -95,7 +102,7 @@ pub(super) fn read(pack: &Pack, arch: Arch, symbol: &str) -> Result<LoopRow, Str
 ///
 /// # Errors
 /// As for a row that is missing.
-pub(super) fn table(pack: &Pack) -> Result<String, String> {
+pub(super) fn of_pack(pack: &Pack) -> Result<String, String> {
     let mut text = HEADER.to_owned();
     for arch in ARCHS {
         let packed = pack.manifest.blobs.iter().any(|entry| entry.arch == arch);
@@ -137,7 +144,7 @@ pub(super) fn table(pack: &Pack) -> Result<String, String> {
 /// # Errors
 /// The first line that differs.
 pub(super) fn check(pack: &Pack) -> Result<(), String> {
-    let now = table(pack)?;
+    let now = of_pack(pack)?;
     let kept = include_str!("loops.tsv");
     match now.lines().zip(kept.lines()).find(|(now, kept)| now != kept) {
         None if now.lines().count() == kept.lines().count() => Ok(()),

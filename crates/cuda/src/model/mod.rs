@@ -14,6 +14,7 @@ mod pass;
 mod published;
 mod rates;
 mod report;
+mod table;
 mod token;
 
 pub use calibration::{Sample, samples};
@@ -21,6 +22,9 @@ pub use loops::{LoopRow, skinny_loop};
 pub use pass::{Pass, main_loop};
 pub use rates::{Gpu, H200, V100};
 pub use report::command;
+
+use crate::ops::linear::Linear;
+use crate::ops::linear::divide::Device;
 
 /// One launch of `linear_skinny`, as the model sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -159,6 +163,20 @@ pub fn predict(gpu: &Gpu, work: &Work, fit: &Fit) -> Prediction {
         warps: blocks * work.warps,
         waves,
     }
+}
+
+/// Time in us of a product for few tokens, as it is planned for a V100 of this bandwidth.
+fn volta_us(gpu: &Gpu, linear: &Linear, m: u32) -> f64 {
+    let device = Device {
+        read_gb_s: gpu.read_gbs as u32,
+        ..Device::V100
+    };
+    let plan = linear
+        .plan(m, device)
+        .expect("the tables' shapes are inside the limits");
+    let numbers = plan.skinny().expect("the tables' tokens are few");
+    let kernel = skinny_loop(true, linear.format.name, numbers[0]);
+    predict(gpu, &linear.skinny_work(m, numbers, &kernel), &FIT).us
 }
 
 /// Parts of k meet: their sums (32 columns x 8 tokens a tile, f32) are written and read once.

@@ -49,6 +49,18 @@ pub fn main_loop(code: &[u8], arch: Arch) -> Option<Pass> {
 }
 
 impl Pass {
+    /// Of code with Ampere's tensor instruction: issued, int, fma, half, tensor, as the tables of measurements have it.
+    pub(super) fn hopper([issued, int, fma, half, tensor]: [u32; 5]) -> Self {
+        Self {
+            issued,
+            int,
+            fma,
+            half,
+            tensor,
+            ..Self::default()
+        }
+    }
+
     /// Adds one instruction by its opcode (numbers read off nvdisasm's listings of sm_70 and sm_90 code).
     fn add(&mut self, low: u64, arch: Arch) {
         self.issued += 1;

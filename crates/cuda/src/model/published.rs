@@ -6,9 +6,9 @@
 
 use std::fmt::Write;
 
-use super::{FIT, Gpu, V100, predict, skinny_loop};
-use crate::ops::linear::divide::Device;
-use crate::ops::linear::{Linear, OutType, Route, formats};
+use super::table::{self, Row};
+use super::{Gpu, V100, volta_us};
+use crate::ops::linear::{Linear, LinearFormat};
 
 /// The linears of Qwen3.8-27B on each of four boards, with how often a step has them: gate and up, down, the input and output of its
 /// linear attention, and of its full attention (64 layers, each fourth of them full).
@@ -26,7 +26,7 @@ struct Published {
     source: &'static str,
     what: &'static str,
     alike: bool,
-    format: &'static str,
+    format: LinearFormat,
     sxm2: bool,
     shapes: Vec<((u32, u32), u32)>,
     shape_name: &'static str,
@@ -37,35 +37,34 @@ struct Published {
 }
 
 fn all() -> Vec<Published> {
-    let lines = include_str!("published.tsv").lines();
-    lines.filter(|line| !line.starts_with('#')).map(line).collect()
+    table::rows(include_str!("published.tsv"))
+        .map(|row| published(&row))
+        .collect()
 }
 
-fn line(text: &'static str) -> Published {
-    const HOLDS: &str = "published.tsv is in its own form";
-    let fields: Vec<&'static str> = text.split('\t').collect();
-    let [source, what, alike, format, board, shape_name, m, value, unit] = fields[..] else {
-        panic!("{HOLDS}: {text}");
-    };
-    let shapes = match shape_name {
-        "27b-tp4" => MIX_27B_TP4.to_vec(),
-        one => {
-            let (n, k) = one.split_once('x').expect(HOLDS);
-            vec![((n.parse().expect(HOLDS), k.parse().expect(HOLDS)), 1)]
-        }
-    };
+fn published(row: &Row) -> Published {
+    let shape_name = row.text(5);
     Published {
-        source,
-        what,
-        alike: alike == "yes",
-        format,
-        sxm2: board == "sxm2",
-        shapes,
+        source: row.text(0),
+        what: row.text(1),
+        alike: row.text(2) == "yes",
+        format: row.format(3),
+        sxm2: row.text(4) == "sxm2",
+        shapes: shapes(shape_name),
         shape_name,
-        m: m.parse().expect(HOLDS),
-        value: value.parse().expect(HOLDS),
-        bandwidth: unit == "GB/s",
+        m: row.get(6),
+        value: row.get(7),
+        bandwidth: row.text(8) == "GB/s",
     }
+}
+
+fn shapes(name: &str) -> Vec<((u32, u32), u32)> {
+    const HOLDS: &str = "published.tsv names shapes as 27b-tp4 or 17408x5120";
+    if name == "27b-tp4" {
+        return MIX_27B_TP4.to_vec();
+    }
+    let (n, k) = name.split_once('x').expect(HOLDS);
+    vec![((n.parse().expect(HOLDS), k.parse().expect(HOLDS)), 1)]
 }
 
 /// V100 on the SXM2 board: 1.53 GHz, 879 GB/s (a user's read loop); its second-level cache runs with the clock.
@@ -86,37 +85,10 @@ impl Published {
     /// Ours in the published figure's unit.
     fn predicted(&self) -> f64 {
         let gpu = board(self.sxm2);
-        let device = Device {
-            read_gb_s: gpu.read_gbs as u32,
-            ..Device::V100
-        };
-        let known = formats().into_iter().find(|format| format.name == self.format);
-        let format = known.expect("published.tsv names formats of the table");
         let (mut us, mut bytes) = (0.0, 0.0);
         for &((n, k), times) in &self.shapes {
-            let linear = Linear {
-                format,
-                n,
-                k,
-                out: OutType::F16,
-                bias: false,
-                residual: false,
-            };
-            let plan = linear
-                .plan(self.m, device)
-                .expect("the shapes are inside the limits");
-            let Route::Skinny {
-                token_tiles,
-                warps,
-                parts,
-            } = plan.route
-            else {
-                panic!("{}: published figures are for few tokens", self.what);
-            };
-            let kernel = skinny_loop(true, format.name, token_tiles);
-            let work = linear.skinny_work(self.m, [token_tiles, warps, parts], &kernel);
-            us += f64::from(times) * predict(&gpu, &work, &FIT).us;
-            bytes += f64::from(times) * format.weight_bytes(n, k) as f64;
+            us += f64::from(times) * volta_us(&gpu, &Linear::plain(self.format, n, k), self.m);
+            bytes += f64::from(times) * self.format.weight_bytes(n, k) as f64;
         }
         if self.bandwidth { bytes / us / 1e3 } else { us }
     }
@@ -129,7 +101,7 @@ impl Published {
 }
 
 /// The list as a Markdown table, and what the ones alike say together.
-pub(super) fn table() -> String {
+pub(super) fn markdown() -> String {
     let mut text = String::from(
         "| published by | kernel | like ours | format | N x K | M | published | ours, predicted | ours / theirs |\n|---|---|---|---|---|---|---|---|---|\n",
     );
@@ -142,7 +114,7 @@ pub(super) fn table() -> String {
             p.source,
             p.what,
             if p.alike { "yes" } else { "no" },
-            p.format,
+            p.format.name,
             p.shape_name,
             p.m,
             p.value,
@@ -173,6 +145,7 @@ fn alike(all: &[Published]) -> (f64, f64, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::linear::formats::named;
 
     #[test]
     fn kernels_like_ours_are_near_their_published_figures() {
@@ -188,12 +161,12 @@ mod tests {
                 (0.75..1.5).contains(&p.ratio()),
                 "{} {} M={}: {:.2}",
                 p.what,
-                p.format,
+                p.format.name,
                 p.m,
                 p.ratio()
             );
         }
-        assert_eq!(table().lines().count(), all.len() + 4);
+        assert_eq!(markdown().lines().count(), all.len() + 4);
     }
 
     /// Large shapes on the PCIe board: at least 80 % of 850 GB/s with one token, 72 % with eight (published best: 77 and 71).
@@ -202,14 +175,13 @@ mod tests {
         for format in ["nvfp4", "int4_g128", "fp8"] {
             for shape_name in ["17408x5120", "5120x17408", "14336x4096"] {
                 for (m, share) in [(1, 0.80), (8, 0.72)] {
-                    let (n, k) = shape_name.split_once('x').unwrap();
                     let p = Published {
                         source: "",
                         what: "",
                         alike: true,
-                        format,
+                        format: named(format).unwrap(),
                         sxm2: false,
-                        shapes: vec![((n.parse().unwrap(), k.parse().unwrap()), 1)],
+                        shapes: shapes(shape_name),
                         shape_name,
                         m,
                         value: V100.read_gbs,

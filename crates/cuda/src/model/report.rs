@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::{FIT, H200, Prediction, V100, experts, loops, predict, published, samples, token};
+use super::{FIT, H200, V100, experts, loops, predict, published, samples, token};
 use crate::arch::Arch;
 use crate::ops::linear::divide::Device;
-use crate::ops::linear::{Linear, LinearFormat, OutType, Route, formats, rows};
+use crate::ops::linear::{Linear, LinearFormat, formats, rows};
 use crate::pack::file::{self, Pack};
 
 const SHAPES: [(u32, u32); 4] = [(17408, 5120), (5120, 17408), (14336, 4096), (2048, 5120)];
@@ -24,7 +24,7 @@ pub fn command(arguments: &[String]) -> Result<(), String> {
     let pack = Pack::read(&path).map_err(|error| error.to_string())?;
     match flags[..] {
         ["--loops"] => {
-            print!("{}", loops::table(&pack)?);
+            print!("{}", loops::of_pack(&pack)?);
             return Ok(());
         }
         ["--check"] => {
@@ -42,8 +42,8 @@ pub fn command(arguments: &[String]) -> Result<(), String> {
         }
     }
     println!("\nExperts (NVFP4) on an H200:\n\n{}", experts::calibration());
-    println!("{}", published::table());
-    println!("{}", token::table());
+    println!("{}", published::markdown());
+    println!("{}", token::markdown());
     println!("Predicted for a V100 at 1.38 GHz and 850 GB/s (a prediction: no V100 was measured).\n");
     println!(
         "| format | N x K | M | us | GB/s | of 850 | binds | warps | plan |\n|---|---|---|---|---|---|---|---|---|"
@@ -90,24 +90,14 @@ fn calibration(all: bool) {
 }
 
 fn line(pack: &Pack, format: LinearFormat, n: u32, k: u32, m: u32) -> Result<(), String> {
-    let linear = Linear {
-        format,
-        n,
-        k,
-        out: OutType::F16,
-        bias: false,
-        residual: false,
-    };
+    let linear = Linear::plain(format, n, k);
     let plan = linear.plan(m, Device::V100).map_err(|error| error.to_string())?;
-    let Route::Skinny {
-        token_tiles,
-        warps,
-        parts,
-    } = plan.route
-    else {
+    let Some(numbers) = plan.skinny() else {
         return Ok(());
     };
-    let prediction = skinny(pack, &linear, m, [token_tiles, warps, parts])?;
+    let [token_tiles, warps, parts] = numbers;
+    let kernel = loops::read(pack, Arch::Sm70, &rows::skinny(&format, token_tiles))?;
+    let prediction = predict(&V100, &linear.skinny_work(m, numbers, &kernel), &FIT);
     let bytes = format.weight_bytes(n, k) as f64;
     let gbs = bytes / prediction.us / 1e3;
     println!(
@@ -119,16 +109,4 @@ fn line(pack: &Pack, format: LinearFormat, n: u32, k: u32, m: u32) -> Result<(),
         prediction.warps
     );
     Ok(())
-}
-
-fn skinny(
-    pack: &Pack,
-    linear: &Linear,
-    m: u32,
-    [token_tiles, warps, parts]: [u32; 3],
-) -> Result<Prediction, String> {
-    let symbol = rows::skinny(&linear.format, token_tiles);
-    let row = loops::read(pack, Arch::Sm70, &symbol)?;
-    let work = linear.skinny_work(m, [token_tiles, warps, parts], &row);
-    Ok(predict(&V100, &work, &FIT))
 }

@@ -4,9 +4,9 @@
 use std::fmt::Write;
 
 use super::experts::{self, Kernels};
-use super::{FIT, V100, predict, skinny_loop};
-use crate::ops::linear::divide::Device;
-use crate::ops::linear::{Linear, LinearFormat, OutType, Route, formats};
+use super::{V100, table, volta_us};
+use crate::ops::experts::ExpertStack;
+use crate::ops::linear::{Linear, LinearFormat};
 
 /// Other kernels of a layer: norms, rotation and cache, attention and its reduction (or the steps of linear attention).
 const OTHER_LAUNCHES: f64 = 6.0;
@@ -29,52 +29,90 @@ enum Split {
     Whole,
 }
 
+struct Product {
+    format: LinearFormat,
+    n: u32,
+    k: u32,
+    /// Times a step.
+    times: f64,
+    split: Split,
+}
+
+impl Product {
+    /// What one of `boards` has of it.
+    fn part(&self, boards: u32) -> Linear {
+        let (n, k) = match self.split {
+            Split::Columns => (self.n.div_ceil(boards), self.k),
+            Split::Rows => (
+                self.n,
+                self.k.div_ceil(boards).next_multiple_of(self.format.k_multiple),
+            ),
+            Split::Whole => (self.n, self.k),
+        };
+        Linear::plain(self.format, n, k)
+    }
+}
+
+struct Experts {
+    format: LinearFormat,
+    /// Experts, top k, width, inner width.
+    sizes: [u32; 4],
+    layers: f64,
+}
+
+impl Experts {
+    /// What one of `boards` has of a layer.
+    fn part(&self, boards: u32) -> ExpertStack {
+        let [experts, top_k, hidden, inner] = self.sizes;
+        experts::stack(self.format, [experts, top_k, hidden, inner / boards])
+    }
+}
+
 struct Model {
     name: &'static str,
     layers: f64,
     expert_layers: f64,
     /// Numbers of the embedding, f16.
     embedding: f64,
-    linears: Vec<(LinearFormat, u32, u32, f64, Split)>,
-    experts: Option<(&'static str, [u32; 4], f64)>,
+    products: Vec<Product>,
+    experts: Option<Experts>,
 }
 
 fn models() -> Vec<Model> {
-    const HOLDS: &str = "models.tsv is in its own form";
     let mut all: Vec<Model> = Vec::new();
-    for line in include_str!("models.tsv")
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-    {
-        let fields: Vec<&'static str> = line.split('\t').collect();
-        let number = |index: usize| -> u32 { fields[index].parse().expect(HOLDS) };
-        if fields[0] == "model" {
+    for row in table::rows(include_str!("models.tsv")) {
+        if row.text(0) == "model" {
             all.push(Model {
-                name: fields[1],
-                layers: number(2).into(),
-                expert_layers: number(3).into(),
-                embedding: f64::from(number(4)) * f64::from(number(5)),
-                linears: Vec::new(),
+                name: row.text(1),
+                layers: row.get(2),
+                expert_layers: row.get(3),
+                embedding: row.get::<f64>(4) * row.get::<f64>(5),
+                products: Vec::new(),
                 experts: None,
             });
             continue;
         }
-        let model = all.last_mut().expect(HOLDS);
-        assert_eq!(model.name, fields[1], "{HOLDS}");
-        if fields[0] == "experts" {
-            model.experts = Some((fields[2], [3, 4, 5, 6].map(number), number(7).into()));
+        let model = all.last_mut().expect("models.tsv begins with a model");
+        assert_eq!(model.name, row.text(1), "models.tsv has a model's rows together");
+        if row.text(0) == "experts" {
+            model.experts = Some(Experts {
+                format: row.format(2),
+                sizes: row.numbers(3),
+                layers: row.get(7),
+            });
             continue;
         }
-        let format = formats().into_iter().find(|format| format.name == fields[3]);
-        let split = match fields[7] {
-            "n" => Split::Columns,
-            "k" => Split::Rows,
-            _ => Split::Whole,
-        };
-        let times = number(6).into();
-        model
-            .linears
-            .push((format.expect(HOLDS), number(4), number(5), times, split));
+        model.products.push(Product {
+            format: row.format(3),
+            n: row.get(4),
+            k: row.get(5),
+            times: row.get(6),
+            split: match row.text(7) {
+                "n" => Split::Columns,
+                "k" => Split::Rows,
+                _ => Split::Whole,
+            },
+        });
     }
     all
 }
@@ -94,45 +132,31 @@ impl Step {
 }
 
 impl Model {
-    /// (columns, k) of a product on one of `boards`.
-    fn part(linear: &(LinearFormat, u32, u32, f64, Split), boards: u32) -> (u32, u32) {
-        let &(format, n, k, _, ref split) = linear;
-        match split {
-            Split::Columns => (n.div_ceil(boards), k),
-            Split::Rows => (n, k.div_ceil(boards).next_multiple_of(format.k_multiple)),
-            Split::Whole => (n, k),
-        }
-    }
-
     /// Weights of one board.
     fn bytes(&self, boards: u32) -> f64 {
-        let linears = self.linears.iter().map(|linear| {
-            let (n, k) = Self::part(linear, boards);
-            linear.3 * linear.0.weight_bytes(n, k) as f64
+        let products = self.products.iter().map(|product| {
+            let part = product.part(boards);
+            product.times * product.format.weight_bytes(part.n, part.k) as f64
         });
-        let experts = self
-            .experts
-            .map_or(0.0, |(format, [experts, top_k, hidden, inner], layers)| {
-                let stack = experts::stack(format, [experts, top_k, hidden, inner / boards]);
-                let one = stack.gated_bytes().bytes() + stack.down_bytes().bytes();
-                layers * one as f64
-            });
-        linears.sum::<f64>() + experts + 2.0 * self.embedding / f64::from(boards)
+        let experts = self.experts.as_ref().map_or(0.0, |experts| {
+            let stack = experts.part(boards);
+            experts.layers * (stack.gated_bytes().bytes() + stack.down_bytes().bytes()) as f64
+        });
+        products.sum::<f64>() + experts + 2.0 * self.embedding / f64::from(boards)
     }
 
-    fn step(&self, tokens: u32, boards: u32) -> Step {
-        let linears = self.linears.iter().map(|linear| {
-            let (n, k) = Self::part(linear, boards);
-            linear.3 * product_us(linear.0, n, k, tokens)
+    /// A step of so many tokens; `slowdown` is what predictions of experts are multiplied by.
+    fn step(&self, tokens: u32, boards: u32, slowdown: f64) -> Step {
+        let linears = self
+            .products
+            .iter()
+            .map(|product| product.times * volta_us(&V100, &product.part(boards), tokens));
+        let experts = self.experts.as_ref().map_or(0.0, |experts| {
+            let stack = experts.part(boards);
+            let plan = stack.plan(tokens).expect("the shapes are inside the limits");
+            let times = experts::products(&V100, &plan, &Kernels::volta(&stack));
+            experts.layers * slowdown * times.iter().map(|time| time.us).sum::<f64>()
         });
-        let experts = self
-            .experts
-            .map_or(0.0, |(format, [experts, top_k, hidden, inner], layers)| {
-                let stack = experts::stack(format, [experts, top_k, hidden, inner / boards]);
-                let plan = stack.plan(tokens).expect("the shapes are inside the limits");
-                let times = experts::products(&V100, &plan, &Kernels::volta(&stack));
-                layers * experts::slowdown() * times.iter().map(|time| time.us).sum::<f64>()
-            });
         let reduce = REDUCE_US.iter().find(|(count, _)| *count == boards);
         let reduce = reduce.expect("a number of boards that the table has").1;
         Step {
@@ -145,43 +169,15 @@ impl Model {
     }
 }
 
-fn product_us(format: LinearFormat, n: u32, k: u32, tokens: u32) -> f64 {
-    let linear = Linear {
-        format,
-        n,
-        k,
-        out: OutType::F16,
-        bias: false,
-        residual: false,
-    };
-    let plan = linear
-        .plan(tokens, Device::V100)
-        .expect("the shapes are inside the limits");
-    let Route::Skinny {
-        token_tiles,
-        warps,
-        parts,
-    } = plan.route
-    else {
-        panic!("{tokens} tokens are the skinny route's");
-    };
-    let kernel = skinny_loop(true, format.name, token_tiles);
-    predict(
-        &V100,
-        &linear.skinny_work(tokens, [token_tiles, warps, parts], &kernel),
-        &FIT,
-    )
-    .us
-}
-
 /// The table in Markdown, the assumptions before it.
-pub(super) fn table() -> String {
+pub(super) fn markdown() -> String {
+    let slowdown = experts::slowdown();
     let mut text = format!(
         "Whole tokens, predicted for V100s of 32 GB with NVLink. Linears and experts by the model (experts times {:.2}, by which an H200 was \
          slower than predicted). Assumed: {OTHER_LAUNCHES} other kernels a layer at {OTHER_US} us (short context), router and combination {ROUTER_US} us, \
          two all-reduces a layer of 11 us (32 us over eight boards), {SAMPLE_US} us a step; weights up to {:.0} GB a board.\n\n\
          | model | boards | GB a board | M=1: ms (linears, experts, other) | tok/s | M=8: ms | tok/s |\n|---|---|---|---|---|---|---|\n",
-        experts::slowdown(),
+        slowdown,
         BOARD_BYTES / 1e9
     );
     for model in models() {
@@ -196,7 +192,7 @@ pub(super) fn table() -> String {
                 .expect("to memory");
                 continue;
             }
-            let [one, eight] = TOKENS.map(|tokens| model.step(tokens, boards));
+            let [one, eight] = TOKENS.map(|tokens| model.step(tokens, boards, slowdown));
             writeln!(
                 text,
                 "| {} | {boards} | {gb:.1} | {:.1} ({:.1}, {:.1}, {:.1}) | {:.0} | {:.1} | {:.0} |",
@@ -222,7 +218,7 @@ mod tests {
     #[test]
     fn a_step_is_its_parts_and_boards_share_it() {
         for model in models() {
-            let parts = [1, 2, 4, 8].map(|boards| model.step(1, boards));
+            let parts = [1, 2, 4, 8].map(|boards| model.step(1, boards, 1.0));
             assert!(
                 parts.iter().all(|step| step.linears > 0.0 && step.other > 0.0),
                 "{}",
@@ -234,7 +230,7 @@ mod tests {
                 "{}: {parts:?}",
                 model.name
             );
-            assert!(model.step(8, 4).us() > parts[2].us(), "{}", model.name);
+            assert!(model.step(8, 4, 1.0).us() > parts[2].us(), "{}", model.name);
             assert!(model.bytes(8) < 0.2 * model.bytes(1), "{}", model.name);
         }
         assert_eq!(models().len(), 8);

@@ -105,11 +105,12 @@ fn compile(compiler: &Compiler, row: &KernelRow, arch: Arch) -> Result<nvrtc::Un
     let mut row = row.clone();
     loop {
         let made = compiler.compile(&row, arch)?;
-        let spills = made.cubin.as_ref().is_some_and(|bytes| {
+        let may = facts::relaxes(arch) && row.min_blocks > 1;
+        let spills = |bytes: &Vec<u8>| {
             // What cannot be read is reported where the pack is made.
             facts::look(&row, arch, bytes).is_ok_and(|facts| facts.spills())
-        });
-        if !spills || row.min_blocks == 1 || facts::holds_bounds(arch) {
+        };
+        if !(may && made.cubin.as_ref().is_some_and(spills)) {
             return Ok(made);
         }
         row.min_blocks -= 1;
@@ -156,7 +157,7 @@ fn prepare<'a>(compiler: &Compiler, jobs: &[Job<'a>], known: &Known) -> Vec<Task
             .entry(row.source)
             .or_insert_with(|| hash::source(row.source, &compiler.include));
         let mut options = Compiler::options(row, arch);
-        if !facts::holds_bounds(arch) {
+        if facts::relaxes(arch) {
             options.push("fewer blocks where it spills".to_owned());
         }
         let made_from = hash::row(row, arch, &compiler.version, &options, source);

@@ -39,17 +39,21 @@ pub fn look(row: &KernelRow, arch: Arch, bytes: &[u8]) -> Result<Facts, String> 
     })
 }
 
-/// Whether a row's launch bounds and budget of registers bind this architecture's code: Volta's, which they are made for. (Code of the
-/// others may take more registers, and get fewer blocks, before it spills: see `build`.)
-pub fn holds_bounds(arch: Arch) -> bool {
-    arch == Arch::Sm70
+/// Whether code may take more registers than a row's launch bounds leave, and get fewer blocks, before it spills: of the later architectures.
+/// The bounds and the budget of registers are made for Volta and bind its code. (PTX spills nothing.)
+pub fn relaxes(arch: Arch) -> bool {
+    arch != Arch::Sm70 && !arch.is_ptx()
 }
 
 impl Facts {
     /// Whether registers go to memory.
     pub fn spills(&self) -> bool {
-        self.resources.spilled() > 0 || local(&self.listing) > 0
+        spills(&self.resources, &self.listing)
     }
+}
+
+fn spills(resources: &cubin::Resources, listing: &Listing) -> bool {
+    resources.spilled() > 0 || local(listing) > 0
 }
 
 fn local(listing: &Listing) -> u32 {
@@ -64,17 +68,17 @@ fn faults(
     blocks: u32,
 ) -> Vec<String> {
     let mut faults = Vec::new();
-    let local = local(listing);
-    if resources.spilled() > 0 || local > 0 {
+    if spills(resources, listing) {
         faults.push(format!(
-            "spills: {} bytes a thread, {local} local loads and stores",
-            resources.spilled()
+            "spills: {} bytes a thread, {} local loads and stores",
+            resources.spilled(),
+            local(listing)
         ));
     }
-    let (registers_max, min_blocks) = if holds_bounds(arch) {
-        (row.registers_max, row.min_blocks)
-    } else {
+    let (registers_max, min_blocks) = if relaxes(arch) {
         (255, 1)
+    } else {
+        (row.registers_max, row.min_blocks)
     };
     if resources.registers > registers_max {
         faults.push(format!(

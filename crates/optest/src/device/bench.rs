@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use galvani_cuda::launch::Launch;
 use galvani_cuda::ops::linear::divide::Device;
-use galvani_cuda::ops::linear::{FORMATS, Linear, LinearFormat, Operands, OutType, Step};
+use galvani_cuda::ops::linear::{FORMATS, Linear, LinearFormat, Operands, Step};
 use galvani_cuda::repack::repack;
 use galvani_cuda::{CudaError, DeviceBuffer, Launcher};
 use half::f16;
@@ -192,14 +192,7 @@ fn prepare(
     let x_buffer = on.alloc(x.len())?;
     on.upload(&x_buffer, 0, &x)?;
     Ok(Bench {
-        linear: Linear {
-            format: *format,
-            n,
-            k,
-            out: OutType::F16,
-            bias: false,
-            residual: false,
-        },
+        linear: Linear::plain(*format, n, k),
         bytes: one.len(),
         copies,
         weights,

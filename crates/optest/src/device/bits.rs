@@ -8,7 +8,7 @@ use half::f16;
 
 use super::Executor;
 use super::bits_rows::{self, Written};
-use super::cases::LinearCase;
+use super::cases::{Division, LinearCase};
 use super::check::Filled;
 
 type Failure = Box<dyn std::error::Error>;
@@ -49,7 +49,7 @@ pub fn compare(
         case.seed ^= seed;
         let named = |error: Failure| format!("{}: {error}", case.name());
         let filled = Filled::new(case).map_err(named)?;
-        if bits_rows::is_library(&case) {
+        if matches!(case.division, Division::Library(_)) {
             let ours = bits_rows::library(&filled, gpu).map_err(named)?;
             let theirs = bits_rows::library(&filled, interpreter).map_err(named)?;
             count_all(&mut all, &ours, &theirs);

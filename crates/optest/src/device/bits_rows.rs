@@ -1,12 +1,10 @@
 //! The rows beside the products, on two executors: unpacking for a library, what finishes its sums, and packing.
 
-use galvani_cuda::Launcher;
 use galvani_cuda::ops::linear::divide::Device;
 use galvani_cuda::ops::linear::{Product, Step};
 use galvani_cuda::repack::device::{repack_on_device, scratch_bytes, symbol};
 
 use super::Executor;
-use super::cases::LinearCase;
 use super::check::Filled;
 use super::random::{RandomWeight, kinds};
 use crate::weights::Random;
@@ -73,7 +71,7 @@ pub fn packing(on: &mut dyn Executor, seed: u64) -> Result<Written, Failure> {
             let tiles = on.alloc(layout.bytes())?;
             let scales = on.alloc(4 * layout.column_scales())?;
             let scratch = on.alloc(scratch_bytes(&weight, tiles_at_once))?;
-            repack_on_device(as_launcher(on), &weight, &scratch, &tiles, &scales)?;
+            repack_on_device(on, &weight, &scratch, &tiles, &scales)?;
             let mut bytes = vec![0; layout.bytes() + 4 * layout.column_scales()];
             let (packed, factors) = bytes.split_at_mut(layout.bytes());
             on.download(&tiles, 0, packed)?;
@@ -82,13 +80,4 @@ pub fn packing(on: &mut dyn Executor, seed: u64) -> Result<Written, Failure> {
         }
     }
     Ok(written)
-}
-
-fn as_launcher(on: &mut dyn Executor) -> &mut dyn Launcher {
-    on
-}
-
-/// Whether a case goes through [`library`].
-pub fn is_library(case: &LinearCase) -> bool {
-    matches!(case.division, super::cases::Division::Library(_))
 }

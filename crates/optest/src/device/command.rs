@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Instant;
 
+use galvani_cuda::KernelRow;
 use galvani_cuda::driver::Image;
 use galvani_cuda::ops::linear::divide::Device;
 use galvani_cuda::ops::linear::{FORMATS, plan, rows};
@@ -179,7 +180,7 @@ pub fn test_ptx(flags: &Flags) -> Result<(), Failure> {
         instructions as f64 / 1e6,
         instructions as f64 / 1e6 / seconds
     );
-    every_row(flags, &launched)
+    none_left_out(flags, rows::rows(), |symbol| launched.contains(symbol))
 }
 
 /// `optest test --backend cuda`: every row on a GPU.
@@ -201,7 +202,7 @@ pub fn test_cuda(flags: &Flags) -> Result<(), Failure> {
         cases.len(),
         start.elapsed().as_secs_f64()
     );
-    every_row(flags, &launched)
+    none_left_out(flags, rows::rows(), |symbol| launched.contains(symbol))
 }
 
 fn test(
@@ -250,12 +251,12 @@ fn test(
     .into())
 }
 
-/// Where every case runs, no row of the linears may be left out.
-fn every_row(flags: &Flags, launched: &BTreeSet<String>) -> Result<(), Failure> {
-    let missing: Vec<String> = rows::rows()
+/// Where every case runs, none of these rows may be left out.
+fn none_left_out(flags: &Flags, rows: Vec<KernelRow>, ran: impl Fn(&str) -> bool) -> Result<(), Failure> {
+    let missing: Vec<String> = rows
         .into_iter()
         .map(|row| row.symbol)
-        .filter(|symbol| flags.all() && !launched.contains(symbol))
+        .filter(|symbol| flags.all() && !ran(symbol))
         .collect();
     if missing.is_empty() {
         return Ok(());
@@ -286,26 +287,19 @@ pub fn bit_equal(flags: &Flags) -> Result<(), Failure> {
     if different > 0 {
         return Err(format!("{different} rows differ").into());
     }
-    every_compared_row(flags, &found)
+    let elsewhere = |row: &KernelRow| {
+        COMPARED_ELSEWHERE
+            .iter()
+            .any(|begin| row.symbol.starts_with(begin))
+    };
+    let mut compared = galvani_cuda::rows();
+    compared.retain(|row| !elsewhere(row));
+    none_left_out(flags, compared, |symbol| found.contains_key(symbol))
 }
 
 /// Rows that other commands hold against the interpreter: the experts' (`experts bit-equal`), and what the launch layer tries
 /// itself with (`galvani-cuda selftest`).
 const COMPARED_ELSEWHERE: [&str; 4] = ["experts_", "route_", "selftest", "measure_"];
-
-/// Where every case runs, no row of the table may be left out.
-fn every_compared_row(flags: &Flags, found: &BTreeMap<String, bits::Found>) -> Result<(), Failure> {
-    let missing: Vec<String> = galvani_cuda::rows()
-        .into_iter()
-        .map(|row| row.symbol)
-        .filter(|symbol| !COMPARED_ELSEWHERE.iter().any(|begin| symbol.starts_with(begin)))
-        .filter(|symbol| flags.all() && !found.contains_key(symbol))
-        .collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    Err(format!("rows that were not compared: {}", missing.join(", ")).into())
-}
 
 /// `optest bench-cuda`: speed on a GPU.
 ///

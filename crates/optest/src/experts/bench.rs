@@ -5,12 +5,12 @@ use std::fmt::Write;
 use galvani_cuda::launch::Launch;
 use galvani_cuda::ops::experts::{ExpertStack, ExpertsPlan, Operands, Path, SharedExpert};
 use galvani_cuda::{CudaError, DeviceBuffer, Launcher};
-use half::f16;
 
 use crate::device::gpu::GpuExecutor;
 use crate::device::random::Kind;
 use crate::device::speed::{self, Limits};
 use crate::experts::Case;
+use crate::weights::Random;
 
 /// A stack to measure.
 #[derive(Debug, Clone, Copy)]
@@ -265,44 +265,6 @@ fn put(on: &mut dyn Launcher, bytes: &[u8]) -> Result<DeviceBuffer, CudaError> {
     let buffer = on.alloc(bytes.len())?;
     on.upload(&buffer, 0, bytes)?;
     Ok(buffer)
-}
-
-/// xorshift64* (Vigna, 2016).
-pub(super) struct Random(u64);
-
-impl Random {
-    /// From a seed that is not zero.
-    pub(super) const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn bits(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// -1 to 1.
-    fn number(&mut self) -> f32 {
-        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
-
-    pub(super) fn floats(&mut self, count: usize) -> Vec<u8> {
-        (0..count).flat_map(|_| self.number().to_le_bytes()).collect()
-    }
-
-    pub(super) fn halves(&mut self, count: usize) -> Vec<u8> {
-        (0..count)
-            .flat_map(|_| f16::from_f32(self.number()).to_le_bytes())
-            .collect()
-    }
-
-    /// Bytes that are no infinity and nothing but a number in any format: small scales, any code.
-    fn codes(&mut self, count: usize) -> Vec<u8> {
-        let words = (0..count.div_ceil(8)).flat_map(|_| (self.bits() & 0x3737_3737_3737_3737).to_le_bytes());
-        words.take(count).collect()
-    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use galvani_ptx::{Counters, PIPES};
 use crate::device::interpreter::Interpreter;
 use crate::device::random::Kind;
 use crate::experts::{Case, bench};
+use crate::weights::Random;
 
 /// Tokens of the buckets that are counted.
 const TOKENS: [u32; 6] = [1, 4, 8, 16, 32, 64];
@@ -63,7 +64,7 @@ fn one(
     on.reset()?;
     let plan = stack.plan(tokens)?;
     let numbers = tokens as usize * stack.hidden as usize;
-    let mut random = bench::Random::new(u64::from(tokens) + 1);
+    let mut random = Random(u64::from(tokens) + 1);
     let mut put = |bytes: &[u8]| {
         let buffer = on.alloc(bytes.len())?;
         on.upload(&buffer, 0, bytes)?;

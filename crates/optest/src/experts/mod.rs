@@ -19,7 +19,7 @@ pub use data::{Data, POISON};
 pub use run::{Run, run};
 
 use crate::device::random::{Kind, RandomWeight};
-use galvani_cuda::ops::experts::{Activation, ExpertStack, Router, RouterInput, Score, Selection};
+use galvani_cuda::ops::experts::{ExpertStack, Router, RouterInput, Score};
 use galvani_cuda::ops::linear::{FORMATS, LinearFormat};
 
 /// Who is chosen.
@@ -67,36 +67,15 @@ pub struct Case {
 
 /// A router without extras.
 pub const fn router(score: Score) -> Router {
-    Router {
-        input: RouterInput::F32,
-        softcap: 0.0,
-        score,
-        selection: Selection::Best,
-        bias: false,
-        groups: 0,
-        groups_kept: 0,
-        group_best: 1,
-        renormalise: true,
-        scale: 1.0,
-        shared_gate: false,
-    }
+    Router::plain(RouterInput::F32, score)
 }
 
 impl Case {
     /// A case of `[experts, top_k, hidden, inner]`, SwiGLU, a softmax router, nothing added.
-    pub fn new([experts, top_k, hidden, inner]: [u32; 4], tokens: u32, kind: Kind) -> Self {
+    pub fn new(sizes: [u32; 4], tokens: u32, kind: Kind) -> Self {
         let packed = linear_format(kind);
         Self {
-            stack: ExpertStack {
-                experts,
-                top_k,
-                hidden,
-                inner,
-                gated: packed,
-                down: packed,
-                activation: Activation::Silu,
-                router: router(Score::Softmax),
-            },
+            stack: ExpertStack::plain(packed, sizes, router(Score::Softmax)),
             kinds: [kind; 2],
             tokens,
             live: None,

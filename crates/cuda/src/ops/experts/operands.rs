@@ -431,35 +431,15 @@ mod tests {
     use super::*;
     use crate::ops::experts::plan::ExpertStack;
     use crate::ops::experts::router::Router;
-    use crate::ops::linear::FORMATS;
+    use crate::ops::linear::formats::named;
 
     fn stack() -> ExpertStack {
-        let format = *FORMATS
-            .iter()
-            .find(|format| format.name == "nvfp4")
-            .expect("listed");
-        ExpertStack {
-            experts: 8,
-            top_k: 2,
-            hidden: 64,
-            inner: 48,
-            gated: format,
-            down: format,
-            activation: Activation::Silu,
-            router: Router {
-                input: RouterInput::F32,
-                softcap: 0.0,
-                score: Score::Sigmoid,
-                selection: Selection::Best,
-                bias: true,
-                groups: 0,
-                groups_kept: 0,
-                group_best: 1,
-                renormalise: true,
-                scale: 1.0,
-                shared_gate: true,
-            },
-        }
+        let router = Router {
+            bias: true,
+            shared_gate: true,
+            ..Router::plain(RouterInput::F32, Score::Sigmoid)
+        };
+        ExpertStack::plain(named("nvfp4").expect("listed"), [8, 2, 64, 48], router)
     }
 
     fn operands(plan: &ExpertsPlan) -> Operands {

@@ -124,6 +124,24 @@ pub(super) fn fault(what: &'static str, value: impl Into<u64>, allowed: impl Int
 }
 
 impl ExpertStack {
+    /// Experts of `[experts, top_k, hidden, inner]`, SwiGLU, one format.
+    pub const fn plain(
+        format: LinearFormat,
+        [experts, top_k, hidden, inner]: [u32; 4],
+        router: Router,
+    ) -> Self {
+        Self {
+            experts,
+            top_k,
+            hidden,
+            inner,
+            gated: format,
+            down: format,
+            activation: Activation::Silu,
+            router,
+        }
+    }
+
     /// Plans a bucket.
     ///
     /// # Errors
@@ -325,35 +343,11 @@ impl ExpertsPlan {
 mod tests {
     use super::*;
     use crate::ops::experts::router::{Score, Selection};
-    use crate::ops::linear::FORMATS;
+    use crate::ops::linear::formats::named;
 
-    fn stack([experts, top_k, hidden, inner]: [u32; 4]) -> ExpertStack {
-        let format = *FORMATS
-            .iter()
-            .find(|format| format.name == "nvfp4")
-            .expect("listed");
-        ExpertStack {
-            experts,
-            top_k,
-            hidden,
-            inner,
-            gated: format,
-            down: format,
-            activation: Activation::Silu,
-            router: Router {
-                input: RouterInput::F16,
-                softcap: 0.0,
-                score: Score::Softmax,
-                selection: Selection::Best,
-                bias: false,
-                groups: 0,
-                groups_kept: 0,
-                group_best: 1,
-                renormalise: true,
-                scale: 1.0,
-                shared_gate: false,
-            },
-        }
+    fn stack(sizes: [u32; 4]) -> ExpertStack {
+        let format = named("nvfp4").expect("listed");
+        ExpertStack::plain(format, sizes, Router::plain(RouterInput::F16, Score::Softmax))
     }
 
     /// No way to choose needs more row blocks than are launched, and some way needs them all.

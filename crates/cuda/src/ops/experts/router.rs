@@ -64,6 +64,25 @@ pub struct Router {
     pub shared_gate: bool,
 }
 
+impl Router {
+    /// A router without extras: the best of these scores, renormalised.
+    pub const fn plain(input: RouterInput, score: Score) -> Self {
+        Self {
+            input,
+            softcap: 0.0,
+            score,
+            selection: Selection::Best,
+            bias: false,
+            groups: 0,
+            groups_kept: 0,
+            group_best: 1,
+            renormalise: true,
+            scale: 1.0,
+            shared_gate: false,
+        }
+    }
+}
+
 impl ExpertStack {
     pub(super) fn check_router(&self) -> Result<(), CudaError> {
         let cap = self.router.softcap;

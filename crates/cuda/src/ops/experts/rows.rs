@@ -3,6 +3,7 @@
 use crate::kernels::{Fact, KernelRow};
 use crate::layout::PackedFormat;
 use crate::ops::linear::formats::{FORMATS, LinearFormat};
+use crate::ops::linear::rows::format_defines;
 
 /// Row tiles (of eight slots) that the grouped kernels take in one weight pass.
 pub const ROW_TILES: [u32; 2] = [1, 2];
@@ -179,12 +180,9 @@ pub fn rows() -> Vec<KernelRow> {
 
 fn format_rows(format: &LinearFormat, rows: &mut Vec<KernelRow>) {
     let defines = |parts: u32, row_tiles: Option<u32>, ahead: Option<u32>| {
-        let mut all = vec![
-            ("FORMAT", format.device_type.to_owned()),
-            ("FORMAT_HEADER", format!("\"{}\"", format.header)),
-            ("PARTS", parts.to_string()),
-            ("EARLY", u32::from(early(format)).to_string()),
-        ];
+        let mut all = format_defines(format);
+        all.push(("PARTS", parts.to_string()));
+        all.push(("EARLY", u32::from(early(format)).to_string()));
         all.extend(row_tiles.map(|tiles| ("ROW_TILES", tiles.to_string())));
         all.extend(ahead.map(|pieces| ("AHEAD", pieces.to_string())));
         all
@@ -229,10 +227,7 @@ fn format_rows(format: &LinearFormat, rows: &mut Vec<KernelRow>) {
         });
     }
     for (symbol, gated) in [(gated_tiled(format), 1), (down_tiled(format), 0)] {
-        let mut all = vec![
-            ("FORMAT", format.device_type.to_owned()),
-            ("FORMAT_HEADER", format!("\"{}\"", format.header)),
-        ];
+        let mut all = format_defines(format);
         all.push(("GATED", gated.to_string()));
         rows.push(KernelRow {
             requires: requires_gated,

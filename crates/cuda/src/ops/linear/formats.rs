@@ -34,6 +34,11 @@ pub const FORMATS: &[LinearFormat] = &{
     all
 };
 
+/// The one of this name.
+pub fn named(name: &str) -> Option<LinearFormat> {
+    FORMATS.iter().find(|format| format.name == name).copied()
+}
+
 /// The same as a list.
 pub fn formats() -> Vec<LinearFormat> {
     FORMATS.to_vec()

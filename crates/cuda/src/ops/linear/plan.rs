@@ -9,7 +9,7 @@
 use std::fmt::Write;
 
 use crate::error::CudaError;
-use crate::model::{self, LoopRow, Prediction};
+use crate::model::{self, LoopRow};
 use crate::ops::linear::divide::{self, Device, PARTS_MAX, Work};
 use crate::ops::linear::formats::LinearFormat;
 use crate::ops::linear::rows;
@@ -122,6 +122,18 @@ pub struct LinearPlan {
 }
 
 impl Linear {
+    /// Results in f16, nothing added.
+    pub const fn plain(format: LinearFormat, n: u32, k: u32) -> Self {
+        Self {
+            format,
+            n,
+            k,
+            out: OutType::F16,
+            bias: false,
+            residual: false,
+        }
+    }
+
     /// Plans `m` tokens.
     ///
     /// # Errors
@@ -225,15 +237,6 @@ impl Linear {
         }
     }
 
-    fn skinny_time(&self, m: u32, numbers: [u32; 3], device: Device) -> Prediction {
-        let kernel = model::skinny_loop(device.volta, self.format.name, numbers[0]);
-        model::predict(
-            &device.rates(),
-            &self.skinny_work(m, numbers, &kernel),
-            &model::FIT,
-        )
-    }
-
     /// By the model: the fewest parts of k that come within [`PARTS_GAIN`] of the fastest, and with them the warps that are fastest.
     /// Where later devices run their own code, blocks have as many warps as the row allows: so they were measured.
     fn skinny(&self, m: u32, device: Device) -> Route {
@@ -243,11 +246,14 @@ impl Linear {
         let pieces = self.pieces();
         let most = (threads / 32).min(pieces.next_power_of_two());
         let least = if device.volta { 1 } else { most };
+        let kernel = model::skinny_loop(device.volta, self.format.name, token_tiles);
+        let rates = device.rates();
         let fastest = |parts: u32| {
             let warps = std::iter::successors(Some(most), |warps| Some(warps / 2));
             let timed = warps.take_while(|warps| *warps >= least).map(|warps| {
                 let numbers = [token_tiles, warps, parts];
-                (numbers, self.skinny_time(m, numbers, device).us)
+                let work = self.skinny_work(m, numbers, &kernel);
+                (numbers, model::predict(&rates, &work, &model::FIT).us)
             });
             let best = timed.min_by(|a, b| a.1.total_cmp(&b.1));
             best.expect("a block has a warp")
@@ -302,6 +308,18 @@ impl Linear {
 }
 
 impl LinearPlan {
+    /// Token tiles, warps and parts of the skinny route; none on the others.
+    pub const fn skinny(&self) -> Option<[u32; 3]> {
+        match self.route {
+            Route::Skinny {
+                token_tiles,
+                warps,
+                parts,
+            } => Some([token_tiles, warps, parts]),
+            Route::Tiled { .. } | Route::Library { .. } => None,
+        }
+    }
+
     /// The memory that it needs.
     pub fn workspace(&self) -> Workspace {
         let tiles = self.linear.tiles();
@@ -338,9 +356,11 @@ impl LinearPlan {
                 warps,
                 parts,
             } => {
-                let time = self
+                let kernel = model::skinny_loop(device.volta, self.linear.format.name, token_tiles);
+                let work = self
                     .linear
-                    .skinny_time(self.m, [token_tiles, warps, parts], device);
+                    .skinny_work(self.m, [token_tiles, warps, parts], &kernel);
+                let time = model::predict(&device.rates(), &work, &model::FIT);
                 format!(
                     "skinny mt{token_tiles}, {warps} warps, {} tiles x {parts} parts, {:.2} waves, {:?} binds",
                     self.linear.tiles(),
@@ -377,15 +397,7 @@ pub fn table(
     let mut text = String::from("| N x K | M | plan | workspace KiB |\n|---|---|---|---|\n");
     for &(n, k) in shapes {
         for &m in tokens {
-            let linear = Linear {
-                format,
-                n,
-                k,
-                out: OutType::F16,
-                bias: false,
-                residual: false,
-            };
-            let plan = linear.plan(m, device)?;
+            let plan = Linear::plain(format, n, k).plan(m, device)?;
             let memory = plan.workspace();
             let bytes = memory.sums_bytes + memory.counters_bytes + memory.rows_bytes;
             let line = plan.describe(device);
@@ -410,14 +422,7 @@ mod tests {
     use crate::layout::PackedFormat;
 
     fn linear(n: u32, k: u32) -> Linear {
-        Linear {
-            format: LinearFormat::of(PackedFormat::Nvfp4.row()),
-            n,
-            k,
-            out: OutType::F16,
-            bias: false,
-            residual: false,
-        }
+        Linear::plain(LinearFormat::of(PackedFormat::Nvfp4.row()), n, k)
     }
 
     fn parts(plan: &LinearPlan) -> u32 {

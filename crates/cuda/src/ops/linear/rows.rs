@@ -111,7 +111,7 @@ pub fn rows() -> Vec<KernelRow> {
     rows
 }
 
-fn format_defines(format: &LinearFormat) -> Vec<(&'static str, String)> {
+pub(crate) fn format_defines(format: &LinearFormat) -> Vec<(&'static str, String)> {
     vec![
         ("FORMAT", format.device_type.to_owned()),
         ("FORMAT_HEADER", format!("\"{}\"", format.header)),
