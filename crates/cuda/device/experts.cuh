@@ -9,6 +9,17 @@
 #pragma once
 #include "product.cuh"
 
+typedef Fragment<kExpertWidth> Lanes;
+constexpr int kHalves = 32 / kExpertWidth;
+// Whether what finishes the sums is loaded before the products, where a row says so: a span of later tensor cores leaves no registers.
+#if __CUDA_ARCH__ >= 750
+constexpr bool loads_early(bool) { return false; }
+#else
+constexpr bool loads_early(bool row) { return row; }
+#endif
+typedef WarpSums<kExpertWidth> Numbers;
+
+
 constexpr u32 kNoSlot = 0xFFFFFFFFu;
 
 struct RowTable {
@@ -41,23 +52,34 @@ template <int ROW_TILES_>
 __device__ __forceinline__ void slot_rows(const __half* (&rows)[ROW_TILES_], const RowTable& table, u32 b, const __half* x, u32 x_stride, u32 slots_a_row, int lane) {
 #pragma unroll
   for (int t = 0; t < ROW_TILES_; t++) {
-    u32 slot = table.slot<ROW_TILES_>(b, 8 * t + token_of_lane(lane));
+    u32 slot = table.slot<ROW_TILES_>(b, 8 * t + Lanes::token(lane));
     if (slot == kNoSlot) slot = table.slot<ROW_TILES_>(b, 0);
     rows[t] = x + (size_t)(slot / slots_a_row) * x_stride;
   }
 }
 
-// Puts a warp's sums of one row tile where the others find them: shared // [warps][8][32], number (i, lane) at 32 i + lane.
-__device__ __forceinline__ void share_sums(float* shared, const float (&acc)[8]) {
-#pragma unroll
-  for (int i = 0; i < 8; i++) shared[(threadIdx.x >> 5) * 256 + i * 32 + (threadIdx.x & 31)] = acc[i];
+// The warps that share a k: warp p of them has half p % kHalves of the tile's columns, and every (PARTS / kHalves)th span.
+struct Share {
+  int half, first, step;
+  __device__ __forceinline__ Share(int warp, int parts) : half(warp % kHalves), first(warp / kHalves), step(parts / kHalves) {}
+};
+
+// Number e of a row tile's 256: the half of the columns that it belongs to, its column and its token.
+__device__ __forceinline__ int half_of_number(int e) { return e / Numbers::kNumbers; }
+__device__ __forceinline__ int number_column(int e) { return Numbers::column(e % Numbers::kNumbers, half_of_number(e)); }
+__device__ __forceinline__ int number_token(int e) { return Numbers::token(e % Numbers::kNumbers); }
+
+// Puts a warp's sums of one row tile where the others find them: shared // [warps][kNumbers]
+__device__ __forceinline__ void share_sums(float* shared, const float (&acc)[Lanes::kAcc]) {
+  Numbers::put(shared + (threadIdx.x >> 5) * Numbers::kNumbers, acc, threadIdx.x & 31);
 }
-// Adds PARTS warps' sums of one number, in the order of the warps.
+// Adds the sums of one number of the PARTS warps from the first on, in the order of the warps.
 template <int PARTS_>
 __device__ __forceinline__ float add_parts(const float* shared, int first_warp, int number) {
+  const float* mine = shared + (first_warp + half_of_number(number)) * Numbers::kNumbers + number % Numbers::kNumbers;
   float sum = 0.0f;
 #pragma unroll
-  for (int part = 0; part < PARTS_; part++) sum = __fadd_rn(sum, shared[(first_warp + part) * 256 + number]);
+  for (int part = 0; part < PARTS_ / kHalves; part++) sum = __fadd_rn(sum, mine[part * kHalves * Numbers::kNumbers]);
   return sum;
 }
 
@@ -83,29 +105,30 @@ __device__ __forceinline__ float finish_sum(float sum, const float* column_scale
   return finish.of(sum);
 }
 
-// accumulate's sums in its order, with AHEAD pieces' loads in flight: for a few tokens, where a warp has two to four pieces, few warps
+// accumulate's sums in its order (lanes do not turn: all routes give the same bits), with AHEAD spans' loads in flight: for a few tokens, where a warp has two to four spans, few warps
 // are there, and each wait for memory is a good part of the launch.
 template <typename F, int MT, int AHEAD_>
-__device__ __forceinline__ void accumulate_ahead(float (&acc)[MT][8], const __half* const (&rows)[MT], int k_end, const u8* tile, int first, int end, int step, int lane) {
-  const int whole = min(end, k_end / F::kPiece);
-  int p = first;
+__device__ __forceinline__ void accumulate_ahead(float (&acc)[MT][Lanes::kAcc], const __half* const (&rows)[MT], int k_end, const u8* tile, const Share& share, int lane) {
+  constexpr int kSpan = Lanes::kSpan;
+  const int spans = (k_end + kSpan - 1) / kSpan, whole = k_end / kSpan;
+  int s = share.first;
   if constexpr (AHEAD_ > 1) {
     const __half* x[MT];
 #pragma unroll
-    for (int t = 0; t < MT; t++) x[t] = rows[t] + first * F::kPiece + 8 * act_octet_first(lane);
-    for (; p + (AHEAD_ - 1) * step < whole; p += AHEAD_ * step) {
-      Piece<F> pieces[AHEAD_];
+    for (int t = 0; t < MT; t++) x[t] = rows[t] + s * kSpan + Lanes::k_first(lane);
+    for (; s + (AHEAD_ - 1) * share.step < whole; s += AHEAD_ * share.step) {
+      Span<F, kExpertWidth, false> ahead[AHEAD_];
 #pragma unroll
-      for (int a = 0; a < AHEAD_; a++) pieces[a].load(tile, p + a * step, lane);
+      for (int a = 0; a < AHEAD_; a++) ahead[a].load(tile, Lanes::piece_of_span(s + a * share.step, lane), share.half, lane);
 #pragma unroll
       for (int a = 0; a < AHEAD_; a++) {
-        multiply<F, MT, false>(acc, pieces[a], x, 0, lane);
+        multiply<F, kExpertWidth, MT, false, false>(acc, ahead[a], x, 0, lane);
 #pragma unroll
-        for (int t = 0; t < MT; t++) x[t] += step * F::kPiece;
+        for (int t = 0; t < MT; t++) x[t] += share.step * kSpan;
       }
     }
   }
-  accumulate<F, MT>(acc, rows, k_end, tile, p, end, step, lane);
+  accumulate<F, kExpertWidth, MT, false>(acc, rows, k_end, tile, share.half, s, spans, share.step, lane);
 }
 
 // What is added to the sum over a token's slots.

@@ -1,11 +1,13 @@
 // out[slot, h] = (D_e x_slot)[h] for each slot's expert e: the grouped down product, not yet weighted.
 //
-// A block owns 32 columns (grid x) and a row block (grid y, see experts.cuh); its PARTS warps take turns at the pieces of k, and their
+// A block owns 32 columns (grid x) and a row block (grid y, see experts.cuh); its PARTS warps take turns at the spans of k, and their
 // sums meet as in experts_gated.cu. Every slot has its own row of the result, so nothing is added by several blocks.
 //
 // Macros: SYMBOL, THREADS, MIN_BLOCKS, FORMAT (type), FORMAT_HEADER, ROW_TILES, EARLY, PARTS (THREADS = 32 PARTS).
 #include FORMAT_HEADER
 #include "experts.cuh"
+
+constexpr bool kEarly = loads_early(EARLY);
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
     const __half* __restrict__ x,            // [slots, x_stride], 16-byte aligned rows
@@ -27,15 +29,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
 
   const __half* rows[ROW_TILES];
   slot_rows<ROW_TILES>(rows, table, row_block, x, x_stride, 1, lane);
-  const int pieces = ((int)k + FORMAT::kPiece - 1) / FORMAT::kPiece;
-  float acc[ROW_TILES][8] = {};
+  float acc[ROW_TILES][Lanes::kAcc] = {};
   // A thread's numbers of each row tile, and what finishes them.
   constexpr int kMine = 256 / THREADS;
   Finish finish[kMine] = {};
 #pragma unroll
   for (int m = 0; m < kMine; m++)
-    if (EARLY) finish[m].load(column_scale, bias, tile * 32 + acc_column(lane, warp + m * PARTS));
-  accumulate<FORMAT, ROW_TILES>(acc, rows, k, weights + tile * tile_bytes, warp, pieces, PARTS, lane);
+    if (kEarly) finish[m].load(column_scale, bias, tile * 32 + number_column(m * THREADS + threadIdx.x));
+  accumulate_ahead<FORMAT, ROW_TILES, 1>(acc, rows, k, weights + tile * tile_bytes, Share(warp, PARTS), lane);
 
 #pragma unroll
   for (int t = 0; t < ROW_TILES; t++) {
@@ -44,12 +45,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
     __syncthreads();
 #pragma unroll
     for (int m = 0; m < kMine; m++) {
-      const int i = warp + m * PARTS;
-      const u32 slot = table.slot<ROW_TILES>(row_block, t * 8 + acc_token(lane, i));
-      const u32 column = blockIdx.x * 32 + acc_column(lane, i);
+      const int e = m * THREADS + threadIdx.x, tile_column = number_column(e);
+      const u32 slot = table.slot<ROW_TILES>(row_block, t * 8 + number_token(e));
+      const u32 column = blockIdx.x * 32 + tile_column;
       if (slot == kNoSlot || column >= n) continue;
-      if (!EARLY) finish[m].load(column_scale, bias, tile * 32 + acc_column(lane, i));
-      out[(size_t)slot * out_stride + column] = finish[m].of(add_parts<PARTS>(sums, 0, 32 * i + lane));
+      if (!kEarly) finish[m].load(column_scale, bias, tile * 32 + tile_column);
+      out[(size_t)slot * out_stride + column] = finish[m].of(add_parts<PARTS>(sums, 0, e));
     }
   }
 }

@@ -6,11 +6,19 @@
 // 2. Only the first of the eight rows is real: 32 sums a part go to shared memory.
 // 3. The parts are added in their order, finished as in experts_down.cu, then the slots are added in theirs, as in
 //    experts_combine.cu.
-// 4. What finishes the sums is loaded before the products where registers are left (EARLY); AHEAD pieces of a warp are in flight.
+// 4. What finishes the sums is loaded before the products where registers are left (EARLY); AHEAD spans of a warp are in flight.
 //
 // Macros: SYMBOL, THREADS (at most), MIN_BLOCKS, FORMAT (type), FORMAT_HEADER, AHEAD, EARLY, PARTS.
 #include FORMAT_HEADER
 #include "experts.cuh"
+
+constexpr bool kEarly = loads_early(EARLY);
+// A thread of the largest block has 64 registers, where two spans of later tensor cores do not fit.
+#if __CUDA_ARCH__ >= 750
+constexpr int kAhead = 1;
+#else
+constexpr int kAhead = AHEAD;
+#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
     const __half* __restrict__ x,            // [slots, x_stride], 16-byte aligned rows
@@ -24,12 +32,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
     const float* __restrict__ bias,          // the same, or null
     const float* __restrict__ shared, u32 shared_stride, const float* __restrict__ shared_weight, const float* residual, float* out,
     u32 out_stride, u32 n, u32 k) {          // see Combine
-  extern __shared__ float sums[];  // [top_k][PARTS][32], then [top_k][32]
+  constexpr int kParts = PARTS / kHalves;
+  extern __shared__ float sums[];  // [top_k][kParts][32], then [top_k][32]
   const u32 token = blockIdx.y;
   if (token_count && token >= __ldg(token_count)) return;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
   const u32* ids = reinterpret_cast<const u32*>(routes) + (size_t)token * 2 * top_k;
-  const int pieces = ((int)k + FORMAT::kPiece - 1) / FORMAT::kPiece;
 
   // The first finished number of this thread (there are more of them than threads where blocks are small).
   const auto column_of = [&](u32 slot) { return ((size_t)__ldg(&ids[slot]) * gridDim.x + blockIdx.x) * 32 + lane; };
@@ -37,26 +45,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
   const bool last = threadIdx.x < 32 && column < n;
   const Combine combine = {shared, shared_weight, residual, out, shared_stride, out_stride};
   Finish first = {};
-  if (EARLY && threadIdx.x < top_k * 32) first.load(column_scale, bias, column_of(threadIdx.x >> 5));
+  if (kEarly && threadIdx.x < top_k * 32) first.load(column_scale, bias, column_of(threadIdx.x >> 5));
 
   for (int work = warp; work < (int)top_k * PARTS; work += warps) {
     const u32 slot = work / PARTS;
     const __half* rows[1] = {x + ((size_t)token * top_k + slot) * x_stride};
     const size_t tile = (size_t)__ldg(&ids[slot]) * gridDim.x + blockIdx.x;
-    float acc[1][8] = {};
-    accumulate_ahead<FORMAT, 1, AHEAD>(acc, rows, k, weights + tile * tile_bytes, work % PARTS, pieces, PARTS, lane);
+    float acc[1][Lanes::kAcc] = {};
+    const Share share(work % PARTS, PARTS);
+    accumulate_ahead<FORMAT, 1, kAhead>(acc, rows, k, weights + tile * tile_bytes, share, lane);
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-      if (acc_token(lane, i) == 0) sums[work * 32 + acc_column(lane, i)] = acc[0][i];
+    for (int i = 0; i < Lanes::kAcc; i++)
+      if (Lanes::sum_token(lane, i) == 0) sums[(slot * kParts + share.first) * 32 + Lanes::sum_column(lane, i, share.half)] = acc[0][i];
   }
   __syncthreads();
-  float* finished = sums + top_k * PARTS * 32;
+  float* finished = sums + top_k * kParts * 32;
   for (int e = threadIdx.x; e < (int)top_k * 32; e += blockDim.x) {
     const u32 slot = e >> 5;
     float sum = 0.0f;
 #pragma unroll
-    for (int part = 0; part < PARTS; part++) sum = __fadd_rn(sum, sums[(slot * PARTS + part) * 32 + lane]);
-    finished[e] = EARLY && e == (int)threadIdx.x ? first.of(sum) : finish_sum(sum, column_scale, bias, column_of(slot));
+    for (int part = 0; part < kParts; part++) sum = __fadd_rn(sum, sums[(slot * kParts + part) * 32 + lane]);
+    finished[e] = kEarly && e == (int)threadIdx.x ? first.of(sum) : finish_sum(sum, column_scale, bias, column_of(slot));
   }
   __syncthreads();
   if (!last) return;

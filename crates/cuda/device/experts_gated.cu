@@ -3,18 +3,20 @@
 // Idea: few rows an expert, so the experts' bytes are the work; each expert that was chosen is read once a row block.
 // 1. A block owns 32 columns of the intermediate (grid x) and a row block (grid y, see experts.cuh). The gate's tile and the up's
 //    lie one after the other in memory: one run of bytes.
-// 2. Half of the warps multiply with the gate, half with the up; PARTS warps take turns at the pieces of k of each. (Both in one
+// 2. Half of the warps multiply with the gate, half with the up; PARTS warps take turns at the spans of k of each. (Both in one
 //    warp took twice the registers and spilled.)
 // 3. Activations are not copied to slots: row `slot` reads x[slot / top_k].
 // 4. The warps' sums meet in shared memory, a row tile at a time, and are added in the order of the warps; the thread that adds a
 //    gate's number adds the up's number too, so the activation costs no traffic.
 //
-// 5. AHEAD pieces of a warp are in flight.
+// 5. AHEAD spans of a warp are in flight.
 //
 // Macros: SYMBOL, THREADS, MIN_BLOCKS, FORMAT (type), FORMAT_HEADER, ROW_TILES, AHEAD, EARLY, PARTS (THREADS = 64 PARTS, 256 or more).
 #include FORMAT_HEADER
 #include "experts.cuh"
 #include "experts_activate.cuh"
+
+constexpr bool kEarly = loads_early(EARLY);
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
     const __half* __restrict__ x,            // [tokens, x_stride], 16-byte aligned rows
@@ -36,16 +38,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
 
   const __half* rows[ROW_TILES];
   slot_rows<ROW_TILES>(rows, table, row_block, x, x_stride, top_k, lane);
-  float acc[ROW_TILES][8] = {};
+  float acc[ROW_TILES][Lanes::kAcc] = {};
   const u8* tile = weights + (pair * 2 + warp / PARTS) * tile_bytes;
-  const int pieces = ((int)k + FORMAT::kPiece - 1) / FORMAT::kPiece;
   Finish gate = {}, up = {};
-  if (EARLY) {
-    const int tile_column = acc_column(lane, warp & 7);
+  if (kEarly) {
+    const int tile_column = number_column(threadIdx.x & 255);
     gate.load(column_scale, bias, pair * 64 + tile_column);
     up.load(column_scale, bias, pair * 64 + 32 + tile_column);
   }
-  accumulate_ahead<FORMAT, ROW_TILES, AHEAD>(acc, rows, k, tile, warp % PARTS, pieces, PARTS, lane);
+  accumulate_ahead<FORMAT, ROW_TILES, AHEAD>(acc, rows, k, tile, Share(warp % PARTS, PARTS), lane);
 
   // The first eight warps finish: thread e has number e of each row tile.
 #pragma unroll
@@ -54,11 +55,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
     share_sums(sums, acc[t]);
     __syncthreads();
     for (int e = threadIdx.x; e < 256; e += THREADS) {
-      const int i = e >> 5, tile_column = acc_column(lane, i);
-      const u32 slot = table.slot<ROW_TILES>(row_block, t * 8 + acc_token(lane, i));
+      const int tile_column = number_column(e);
+      const u32 slot = table.slot<ROW_TILES>(row_block, t * 8 + number_token(e));
       const u32 column = blockIdx.x * 32 + tile_column;
       if (slot == kNoSlot || column >= n) continue;
-      if (!EARLY) {
+      if (!kEarly) {
         gate.load(column_scale, bias, pair * 64 + tile_column);
         up.load(column_scale, bias, pair * 64 + 32 + tile_column);
       }

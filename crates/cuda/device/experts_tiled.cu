@@ -6,7 +6,7 @@
 //    both sums of a number are in one register's place and the activation costs no traffic; of the down product 64 columns.
 // 2. Grid x is the row blocks of the table (experts.cuh): blocks past the count have nothing to do. Grid y is columns.
 // 3. How activations are staged and multiplied is in tiled.cuh.
-// 4. A sum has one order, pieces ascending. The other paths add parts of k that warps share, so their bits are others; both are
+// 4. A sum has one order, spans ascending. The other paths add parts of k that warps share, so their bits are others; both are
 //    inside one bound. A row of this kernel's results does not depend on its neighbours or on how many there are.
 // 5. Sums go through shared memory once more, so that stores are rows.
 //
@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
   const u32 row_block = blockIdx.x;
   if (!table.has(row_block)) return;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int warp_row = (warp & 1) * 8 * kRowTiles;
+  const int row_first = (warp & 1) * 8 * kRowTiles;
   // Tiles of an expert; this warp's first column tile of them, and where it stands in memory, gate and up counted apart.
   const u32 tiles = (n + 31) / 32;
   const u32 column_tile = kGated ? blockIdx.y * 2 + (warp >> 1) : blockIdx.y * 4 + (warp >> 1) * 2;
@@ -65,9 +65,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
     rows[i] = (kGated ? slot / top_k : slot) * (x_stride / 8);
   }
 
-  const int pieces = ((int)k + FORMAT::kPiece - 1) / FORMAT::kPiece;
+  const int spans = ((int)k + Wide::kSpan - 1) / Wide::kSpan;
   Sums acc = {};
-  multiply_pieces(acc, tile, 0, pieces, stages, [&](int i) { return x + (size_t)rows[i] * 8; }, warp_row, k, lane);
+  multiply_spans(acc, tile, 0, spans, stages, [&](int i) { return x + (size_t)rows[i] * 8; }, row_first, k, lane);
 
   // No warp reads another's part.
   float* mine = reinterpret_cast<float*>(stages) + warp * 32 * 32;
@@ -77,15 +77,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
     for (int t = 0; t < kRowTiles; t++)
 #pragma unroll
       for (int i = 0; i < 8; i++) {
-        const int row = 8 * t + acc_token(lane, i), column = acc_column(lane, i);
+        const int row = 8 * t + Wide::sum_token(lane, i), column = Wide::sum_column(lane, i, 0);
         float value = finish_sum(acc[c][t][i], column_scale, bias, (size_t)tile_of[c] * 32 + column);
         if (kGated) value = activate(activation, value, finish_sum(acc[1][t][i], column_scale, bias, (size_t)tile_of[1] * 32 + column), limit, alpha);
         mine[row * 32 + (column ^ twist(row))] = value;
       }
     __syncwarp();
     const u32 column = (column_tile + c) * 32 + lane;
-    if (kGated) store_tile((__half*)out, out_stride, mine, table, row_block, warp_row, column, column < n, lane, [](float v) { return __float2half_rn(v); });
-    else store_tile((float*)out, out_stride, mine, table, row_block, warp_row, column, column < n, lane, [](float v) { return v; });
+    if (kGated) store_tile((__half*)out, out_stride, mine, table, row_block, row_first, column, column < n, lane, [](float v) { return __float2half_rn(v); });
+    else store_tile((float*)out, out_stride, mine, table, row_block, row_first, column, column < n, lane, [](float v) { return v; });
     __syncwarp();
   }
 }

@@ -1,193 +1,215 @@
-// How a warp's 32 lanes hold a 32 x 32 unit of weights, and how the tensor cores take it.
+// How a warp's 32 lanes hold weights, and how the tensor cores take them.
 //
-// A *cell* is eight consecutive k of one column (an output row of the matrix). A *unit* is 32 columns x 32 k: 128 cells, four
-// for each lane. Which four depends on the tensor core, and this file is the only one that knows:
+// A *cell* is eight consecutive k of one column (an output row of the matrix). A *unit* is 32 columns x 32 k, a *piece* two units one
+// after the other in k. A lane always holds whole rows of units: four cells of one column, which share what scales them and lie
+// side by side in memory (formats give them by slot, piece and unit: see quant/). What a warp takes at one time, a *span*, is WIDTH
+// columns x kSpan k. Which slots, pieces and units of it are a lane's depends on the tensor core, and this file is the only one that knows:
 //
-//   Volta (mma.m8n8k4): a lane owns all four octets of one column. The four quad-pairs of the warp multiply the same eight
-//   rows of activations with eight columns each, so a warp-wide product is 8 tokens x 32 columns x 4 k.
-//   Turing and later (mma.m16n8k8, m16n8k16): the weights are the left operand (16 columns as its rows), the tokens the
-//   right one; four lanes share a column and own one octet each, in four columns. The order of k inside a product is free
-//   as long as both operands agree, so an octet feeds the fragment's k slots without any shuffle.
-//
-// Bytes are stored in Volta's order (slot = Volta's lane), so there one 16-byte load brings a lane's four 4-bit cells; the
-// others read the same bytes as four 4-byte loads.
+//   Volta (mma.m8n8k4): the four quad-pairs of the warp multiply the same eight rows of activations with eight columns each. A wide
+//   span (32 columns) is one piece, each lane has both units of one column. Of a narrow one (16), quad-pairs 2 and 3 have the columns of
+//   0 and 1 again, in the next piece.
+//   Turing and later (mma.m16n8k8, m16n8k16): the weights are the left operand (16 columns as its rows), the tokens the right one;
+//   four lanes share a column. The order of k inside a product is free as long as both operands agree, so the four lanes have one
+//   unit each of two pieces, in four columns (wide) or two (narrow), and an octet of activations feeds the fragment's k slots without
+//   any shuffle.
 #pragma once
 #include "common.cuh"
+
+constexpr int kPiece = 64;       // k
+constexpr int kPieceUnits = 2;
 
 // The column (0..31) that a slot of the packed layout holds: quad-pair q = (slot >> 2) & 3, row of the quad-pair below it.
 __device__ __forceinline__ int column_of_slot(int slot) { return ((slot >> 2) & 3) * 8 + (slot & 3) + ((slot >> 4) << 2); }
 
 #if __CUDA_ARCH__ >= 750
 
-// Slot of the lane's cell i: column 8 i + lane / 4. Everything that depends on the lane is in the first term, so that the
-// addresses of the four cells differ by constants.
-__device__ __forceinline__ int cell_slot(int lane, int i) { return ((lane >> 2) & 3) + ((lane >> 4) << 4) + 4 * i; }
-// Different columns among a lane's cells; the slot of the first (the others follow by kSlotStep); the one that cell i lies in.
-constexpr int kLaneColumns = 4;
-constexpr int kSlotStep = 4;
-__device__ __forceinline__ u32 lane_slot(int lane) { return cell_slot(lane, 0); }
-__device__ __forceinline__ constexpr int cell_column(int i) { return i; }
-// Octet (0..3) of the lane's cell i.
-__device__ __forceinline__ int cell_octet(int lane, int) { return lane & 3; }
-// The token (0..7) whose activations the lane brings.
-__device__ __forceinline__ int token_of_lane(int lane) { return lane >> 2; }
-// Octets of activations a lane brings for a unit: this many, from this one on.
-constexpr int kActOctets = 1;
-__device__ __forceinline__ u32 act_octet_first(int lane) { return lane & 3; }
-// Column (0..31) and token (0..7) of accumulator register i.
-__device__ __forceinline__ int acc_column(int lane, int i) { return (i >> 2) * 16 + ((i >> 1) & 1) * 8 + (lane >> 2); }
-__device__ __forceinline__ int acc_token(int lane, int i) { return (lane & 3) * 2 + (i & 1); }
+template <int WIDTH>
+struct Fragment {
+  static constexpr int kSpan = 128;              // k
+  static constexpr int kColumns = WIDTH / 8;   // of a lane
+  static constexpr int kUnits = 1;               // of a lane in a column
+  static constexpr int kAcc = WIDTH / 4;       // sums of a lane for eight tokens
+  static constexpr int kTerms = 1;             // lanes that hold sums of one number
+  static constexpr int kOctets = 1;            // expanded at one time: what registers hold
+  static constexpr bool kTurns = true;         // whether lanes may begin with different octets
 
-__device__ __forceinline__ void mma_16x8(float* d, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+  // Four lanes read the activations of one token 64 bytes apart: half of them in the same banks. With several tiles of tokens, where that
+  // binds, the upper two lanes take the octets of a pair the other way round.
+  __device__ static __forceinline__ int turned(int lane) { return (lane >> 1) & 1; }
+
+  // Slot of the lane's column c (of the tile's half `half`, if narrow).
+  __device__ static __forceinline__ int slot(int lane, int c, int half) { return (lane >> 2) + (WIDTH == 32 ? 8 * c : 8 * half + 16 * c); }
+  // The lane's piece of the span, its unit there, and where these begin in the span. A row may end inside a span: of pieces past the
+  // row's k, which a tile need not have, the last one takes the place, and zeros are what it is multiplied by.
+  __device__ static __forceinline__ int piece(int lane) { return (lane >> 1) & 1; }
+  __device__ static __forceinline__ int piece_of_span(int span, int lane) { return 2 * span + piece(lane); }
+  __device__ static __forceinline__ int piece_of_span(int span, int k, int lane) { return min(piece_of_span(span, lane), (k - 1) / kPiece); }
+  __device__ static __forceinline__ int unit(int lane, int) { return lane & 1; }
+  __device__ static __forceinline__ int k_first(int lane) { return 32 * (lane & 3); }
+  // The token (0..7) whose activations the lane brings.
+  __device__ static __forceinline__ int token(int lane) { return lane >> 2; }
+
+  // Column (0..31 of the tile) and token (0..7) of sum i.
+  __device__ static __forceinline__ int sum_column(int lane, int i, int half) { return column_of_slot(slot(lane, (i >> 2) * 2 + ((i >> 1) & 1), half)); }
+  __device__ static __forceinline__ int sum_token(int lane, int i) { return (lane & 3) * 2 + (i & 1); }
+
+  __device__ static __forceinline__ void mma_16x8(float* d, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 #else
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(b0));
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a2), "r"(a3), "r"(b1));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a0), "r"(a1), "r"(b0));
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a2), "r"(a3), "r"(b1));
 #endif
-}
-
-// acc += the unit's weights (w[cell][pair]) times eight tokens (x[octet][pair]).
-__device__ __forceinline__ void mma_unit(float (&acc)[8], const unsigned (&w)[4][4], const unsigned (&x)[kActOctets][4]) {
-#pragma unroll
-  for (int g = 0; g < 2; g++)
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-      mma_16x8(&acc[4 * g], w[2 * g][2 * h], w[2 * g + 1][2 * h], w[2 * g][2 * h + 1], w[2 * g + 1][2 * h + 1], x[0][2 * h], x[0][2 * h + 1]);
-}
-
-#else
-
-__device__ __forceinline__ int cell_slot(int lane, int) { return lane; }
-constexpr int kLaneColumns = 1;
-constexpr int kSlotStep = 0;
-__device__ __forceinline__ u32 lane_slot(int lane) { return lane; }
-__device__ __forceinline__ constexpr int cell_column(int) { return 0; }
-__device__ __forceinline__ int cell_octet(int, int i) { return i; }
-__device__ __forceinline__ int token_of_lane(int lane) { return (lane & 3) + ((lane >> 4) << 2); }
-constexpr int kActOctets = 4;
-__device__ __forceinline__ u32 act_octet_first(int) { return 0; }
-__device__ __forceinline__ int acc_column(int lane, int i) { return ((lane >> 2) & 3) * 8 + (i & 4) + (lane & 2) + (i & 1); }
-__device__ __forceinline__ int acc_token(int lane, int i) { return (lane & 1) + (i & 2) + ((lane >> 4) << 2); }
-
-__device__ __forceinline__ void mma_8x8x4(float (&d)[8], unsigned a0, unsigned a1, unsigned b0, unsigned b1) {
-  asm volatile("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%0,%1,%2,%3,%4,%5,%6,%7},{%8,%9},{%10,%11},{%0,%1,%2,%3,%4,%5,%6,%7};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-      : "r"(a0), "r"(a1), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void mma_unit(float (&acc)[8], const unsigned (&w)[4][4], const unsigned (&x)[kActOctets][4]) {
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    mma_8x8x4(acc, x[i][0], x[i][1], w[i][0], w[i][1]);
-    mma_8x8x4(acc, x[i][2], x[i][3], w[i][2], w[i][3]);
   }
-}
+  // acc += one cell of each of the lane's columns (w[column][pair]) times the same octet of eight tokens (x[pair]).
+  __device__ static __forceinline__ void multiply(float (&acc)[kAcc], const u32 (&w)[kColumns][4], const u32 (&x)[4]) {
+#pragma unroll
+    for (int g = 0; g < kColumns / 2; g++)
+#pragma unroll
+      for (int h = 0; h < 2; h++)
+        mma_16x8(&acc[4 * g], w[2 * g][2 * h], w[2 * g + 1][2 * h], w[2 * g][2 * h + 1], w[2 * g + 1][2 * h + 1], x[2 * h], x[2 * h + 1]);
+  }
+};
+
+#else
+
+template <int WIDTH>
+struct Fragment {
+  static constexpr bool kNarrow = WIDTH == 16;
+  static constexpr int kSpan = kNarrow ? 128 : 64;
+  static constexpr int kColumns = 1;
+  static constexpr int kUnits = 2;
+  static constexpr int kAcc = 8;
+  static constexpr int kTerms = kNarrow ? 2 : 1;
+  static constexpr int kOctets = 2;
+  static constexpr bool kTurns = false;
+  __device__ static __forceinline__ int turned(int) { return 0; }
+
+  __device__ static __forceinline__ int slot(int lane, int, int half) { return kNarrow ? (lane & 0x17) | half << 3 : lane; }
+  __device__ static __forceinline__ int piece(int lane) { return kNarrow ? (lane >> 3) & 1 : 0; }
+  __device__ static __forceinline__ int piece_of_span(int span, int lane) { return kNarrow ? 2 * span + piece(lane) : span; }
+  __device__ static __forceinline__ int piece_of_span(int span, int k, int lane) { return kNarrow ? min(piece_of_span(span, lane), (k - 1) / kPiece) : span; }
+  __device__ static __forceinline__ int unit(int, int u) { return u; }
+  __device__ static __forceinline__ int k_first(int lane) { return kPiece * piece(lane); }
+  __device__ static __forceinline__ int token(int lane) { return (lane & 3) + ((lane >> 4) << 2); }
+
+  __device__ static __forceinline__ int sum_column(int lane, int i, int half) { return (slot(lane, 0, half) >> 2 & 3) * 8 + (i & 4) + (lane & 2) + (i & 1); }
+  __device__ static __forceinline__ int sum_token(int lane, int i) { return (lane & 1) + (i & 2) + ((lane >> 4) << 2); }
+
+  __device__ static __forceinline__ void mma_8x8x4(float (&d)[8], u32 a0, u32 a1, u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%0,%1,%2,%3,%4,%5,%6,%7},{%8,%9},{%10,%11},{%0,%1,%2,%3,%4,%5,%6,%7};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+        : "r"(a0), "r"(a1), "r"(b0), "r"(b1));
+  }
+  __device__ static __forceinline__ void multiply(float (&acc)[8], const u32 (&w)[1][4], const u32 (&x)[4]) {
+    mma_8x8x4(acc, x[0], x[1], w[0][0], w[0][1]);
+    mma_8x8x4(acc, x[2], x[3], w[0][2], w[0][3]);
+  }
+};
 
 #endif
 
-// The bytes of a lane's four cells in one plane of B bits a code, B = 4, 8 or 16: `plane` is the unit's first byte of that plane.
-// Planes up to 4 bits: [slot][octet][B bytes]. Wider ones: [16-byte chunk][slot][16 bytes], so that every load of a warp is
-// one run of 512 bytes.
+typedef Fragment<32> Wide;
+
+// A warp's sums of eight tokens, put where others find them: `place` is [kTerms][8 WIDTH], to be added over the first. Number e
+// is of column column(e) and token token(e).
+template <int WIDTH>
+struct WarpSums {
+  typedef Fragment<WIDTH> Lanes;
+  static constexpr int kNumbers = 8 * WIDTH;
+  // On Volta, lanes l and l ^ 8 hold the same eight numbers of a narrow span: four of them are counted as one lane's, four as the other's.
+  static constexpr bool kTwins = Lanes::kTerms == 2;
+  static constexpr int kEach = kNumbers / 32;
+
+  __device__ static __forceinline__ void put(float* place, const float (&acc)[Lanes::kAcc], int lane) {
+#pragma unroll
+    for (int i = 0; i < Lanes::kAcc; i++) {
+      if (kTwins) place[Lanes::piece(lane) * kNumbers + (i & 3) * 32 + ((lane & 0x17) | (i & 4) << 1)] = acc[i];
+      else place[i * 32 + lane] = acc[i];
+    }
+  }
+  __device__ static __forceinline__ int sum(int e) { return (e >> 5) % kEach + (kTwins ? (e & 8) >> 1 : 0); }
+  __device__ static __forceinline__ int column(int e, int half) { return Lanes::sum_column(e & 31, sum(e), half); }
+  __device__ static __forceinline__ int token(int e) { return Lanes::sum_token(e & 31, sum(e)); }
+};
+// What a warp of the experts' kernels takes: two narrow spans where a wide one would fill too many registers.
+#if __CUDA_ARCH__ >= 750
+constexpr int kExpertWidth = 16;
+#else
+constexpr int kExpertWidth = 32;
+#endif
+
+// The four cells of one column of a unit, in one plane of B bits a code, B = 4, 8 or 16: `plane` is the unit's first byte of that
+// plane. Planes up to 4 bits: [slot][octet][B bytes]. Wider ones: [16-byte chunk][slot][16 bytes]. Every load of a warp is in runs
+// of 128 bytes at least.
 template <int B>
 struct CellWords {
-  static constexpr int kWords = B / 4;  // 32-bit words a cell
-  unsigned w[4][kWords];
+  u32 w[4][B / 4];  // [octet][32-bit words of a cell]
+  // Octets 1, 0, 3, 2 if `turned`.
+  __device__ __forceinline__ void turn(int turned) {
+#pragma unroll
+    for (int o = 0; o < 4; o += 2)
+#pragma unroll
+      for (int i = 0; i < B / 4; i++) {
+        const u32 first = w[o][i], second = w[o + 1][i];
+        w[o][i] = turned ? second : first;
+        w[o + 1][i] = turned ? first : second;
+      }
+  }
 };
 
 template <int B>
-constexpr int plane_unit_bytes() { return 128 * B; }
-
-// Offset of the lane's first cell in a unit's plane, and from each of its cells to the next where they are loaded one by one.
-template <int B>
-__device__ __forceinline__ u32 cell_offset(int lane) {
-  const u32 slot = cell_slot(lane, 0), octet = cell_octet(lane, 0);
-  if (B <= 4) return (slot * 4 + octet) * B;
-  if (B == 8) return (octet >> 1) * 512 + slot * 16 + (octet & 1) * 8;
-  return octet * 512 + slot * 16;
-}
-template <int B>
-constexpr u32 cell_step() { return B <= 4 ? 16 * B : 64; }
-
-template <int B>
-__device__ __forceinline__ CellWords<B> load_cells(const unsigned char* plane, int lane) {
+__device__ __forceinline__ CellWords<B> load_cells(const u8* plane, int slot) {
   CellWords<B> out;
-#if __CUDA_ARCH__ >= 750
-  const unsigned char* first = plane + cell_offset<B>(lane);
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    const unsigned char* p = first + i * cell_step<B>();
-    if constexpr (B == 4) out.w[i][0] = load_stream<unsigned>(p);
-    if constexpr (B == 8) { const uint2 v = load_stream<uint2>(p); out.w[i][0] = v.x; out.w[i][1] = v.y; }
-    if constexpr (B == 16) { const uint4 v = load_stream<uint4>(p); out.w[i][0] = v.x; out.w[i][1] = v.y; out.w[i][2] = v.z; out.w[i][3] = v.w; }
-  }
-#else
   if constexpr (B == 4) {
-    const uint4 v = load_stream<uint4>(plane + lane * 16);
+    const uint4 v = load_stream<uint4>(plane + slot * 16);
     out.w[0][0] = v.x; out.w[1][0] = v.y; out.w[2][0] = v.z; out.w[3][0] = v.w;
   }
   if constexpr (B == 8) {
 #pragma unroll
     for (int c = 0; c < 2; c++) {
-      const uint4 v = load_stream<uint4>(plane + c * 512 + lane * 16);
+      const uint4 v = load_stream<uint4>(plane + c * 512 + slot * 16);
       out.w[2 * c][0] = v.x; out.w[2 * c][1] = v.y; out.w[2 * c + 1][0] = v.z; out.w[2 * c + 1][1] = v.w;
     }
   }
   if constexpr (B == 16) {
 #pragma unroll
     for (int c = 0; c < 4; c++) {
-      const uint4 v = load_stream<uint4>(plane + c * 512 + lane * 16);
+      const uint4 v = load_stream<uint4>(plane + c * 512 + slot * 16);
       out.w[c][0] = v.x; out.w[c][1] = v.y; out.w[c][2] = v.z; out.w[c][3] = v.w;
     }
   }
-#endif
   return out;
 }
 
-// The same for planes of one or two bits. On Volta a word has several cells; they are taken apart by `spread`.
+// The same for planes of one or two bits: a word has several cells, which `spread` takes apart.
 template <int B>
 struct NarrowCells {
-#if __CUDA_ARCH__ >= 750
-  unsigned w[4];
-#else
-  unsigned w[B];
-#endif
+  u32 w[B];
+  __device__ __forceinline__ void turn(int turned) {
+#pragma unroll
+    for (int i = 0; i < B; i++) w[i] = __byte_perm(w[i], 0, !turned ? 0x3210 : B == 1 ? 0x2301 : 0x1032);
+  }
 };
 
 template <int B>
-__device__ __forceinline__ NarrowCells<B> load_narrow_cells(const unsigned char* plane, int lane) {
+__device__ __forceinline__ NarrowCells<B> load_narrow_cells(const u8* plane, int slot) {
   NarrowCells<B> out;
-#if __CUDA_ARCH__ >= 750
-  const unsigned char* first = plane + cell_offset<B>(lane);
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    if constexpr (B == 1) out.w[i] = load_stream<unsigned char>(first + i * cell_step<B>());
-    else out.w[i] = load_stream<unsigned short>(first + i * cell_step<B>());
-  }
-#else
-  if constexpr (B == 1) out.w[0] = load_stream<unsigned>(plane + lane * 4);
-  else { const uint2 v = load_stream<uint2>(plane + lane * 8); out.w[0] = v.x; out.w[1] = v.y; }
-#endif
+  if constexpr (B == 1) out.w[0] = load_stream<u32>(plane + slot * 4);
+  else { const uint2 v = load_stream<uint2>(plane + slot * 8); out.w[0] = v.x; out.w[1] = v.y; }
   return out;
 }
 
 // A cell of two bits a code: its first byte (the lower codes of the pairs) twice in the lower half, its second in the upper one.
-__device__ __forceinline__ unsigned spread(const NarrowCells<2>& cells, int i) {
-#if __CUDA_ARCH__ >= 750
-  return __byte_perm(cells.w[i], 0, 0x1100);
-#else
-  return __byte_perm(cells.w[i >> 1], 0, i & 1 ? 0x3322 : 0x1100);
-#endif
-}
+__device__ __forceinline__ u32 spread(const NarrowCells<2>& cells, int octet) { return __byte_perm(cells.w[octet >> 1], 0, octet & 1 ? 0x3322 : 0x1100); }
 // A cell of one bit a code: its byte twice in the lower half (lower codes at even bits), and in the upper half one bit further
 // down (upper codes at even bits).
-__device__ __forceinline__ unsigned spread(const NarrowCells<1>& cells, int i) {
-#if __CUDA_ARCH__ >= 750
-  return __byte_perm(cells.w[i], cells.w[i] >> 1, 0x4400);
-#else
-  return __byte_perm(cells.w[0], cells.w[0] >> 1, 0x4400 + 0x1111 * i);
-#endif
-}
+__device__ __forceinline__ u32 spread(const NarrowCells<1>& cells, int octet) { return __byte_perm(cells.w[0], cells.w[0] >> 1, 0x4400 + 0x1111 * octet); }
+
+// Byte b of a word in the low byte of both halves, with zero, or `high`, above it; half h of a word twice.
+__device__ __forceinline__ u32 byte_twice(u32 word, int b) { return __byte_perm(word, 0, 0x4040 + 0x0101 * b); }
+__device__ __forceinline__ u32 byte_twice_below(u32 word, int b, u32 high) { return __byte_perm(word, high, 0x4040 + 0x0101 * b); }
+__device__ __forceinline__ u32 half_twice(u32 word, int h) { return __byte_perm(word, 0, h ? 0x3232 : 0x1010); }

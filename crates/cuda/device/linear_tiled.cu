@@ -2,9 +2,8 @@
 //
 // Idea: here the tensor cores are the work. Each warp expands a unit of weights once, into registers, and multiplies it with many
 // tokens; the activations, which all warps share, are staged in shared memory.
-// 1. A block owns 64 tokens (grid x) and 128 columns (grid y), two by two warps with 32 tokens x 64 columns each: four token
-//    tiles by two column tiles, 64 sums a thread. Blocks that differ in tokens alone run side by side, so that the weights
-//    come from memory once and from the second-level cache then. Grid z cuts k where the blocks are too few.
+// 1. A block owns 64 tokens (grid x) and 128 columns (grid y), two by two warps with 32 tokens x 64 columns each. Blocks that differ in tokens alone run side by
+//    side, so that the weights come from memory once and from the second-level cache then. Grid z cuts k where the blocks are too few.
 // 2. How activations are staged and multiplied is in tiled.cuh.
 // 3. Parts of k meet as in linear_skinny.cu: sums in `partial`, added in the order of the parts by the block that is last.
 // 4. Sums go through shared memory once more, so that stores are rows.
@@ -39,13 +38,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
 #pragma unroll
   for (int c = 0; c < kColumnTiles; c++) tiles[c] = weights + (size_t)min(first_tile + c, last_tile) * tile_bytes;
 
-  const int pieces = ((int)k + FORMAT::kPiece - 1) / FORMAT::kPiece;
-  const int part_pieces = (pieces + parts - 1) / parts;
-  const int first = part * part_pieces, end = min(first + part_pieces, pieces);
+  const int spans = ((int)k + Wide::kSpan - 1) / Wide::kSpan;
+  const int part_spans = (spans + parts - 1) / parts;
+  const int first = part * part_spans, end = min(first + part_spans, spans);
 
   Sums acc = {};
   const auto row = [&](int i) { return x + (size_t)min(block_token + row_of_octet(i), (int)m - 1) * x_stride; };
-  multiply_pieces(acc, tiles, first, end, stages, row, warp_token, k, lane);
+  multiply_spans(acc, tiles, first, end, stages, row, warp_token, k, lane);
 
   const Output output = {column_scale, bias, residual, out, out_stride, out_f32, m, n};
   const size_t place = (size_t)blockIdx.y * gridDim.x + blockIdx.x;
@@ -79,8 +78,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
     for (int t = 0; t < kRowTiles; t++)
 #pragma unroll
       for (int i = 0; i < 8; i++) {
-        const int token = 8 * t + acc_token(lane, i);
-        rows[token * 32 + (acc_column(lane, i) ^ twist(token))] = acc[c][t][i];
+        const int token = 8 * t + Wide::sum_token(lane, i);
+        rows[token * 32 + (Wide::sum_column(lane, i, 0) ^ twist(token))] = acc[c][t][i];
       }
     __syncwarp();
 #pragma unroll 4

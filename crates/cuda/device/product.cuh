@@ -1,4 +1,4 @@
-// One warp's product: MT tiles of eight tokens with one tile of 32 columns, over some of its pieces.
+// One warp's product: MT tiles of eight tokens with WIDTH columns of a tile, over some of its spans (fragment.cuh).
 #pragma once
 #include "fragment.cuh"
 
@@ -17,62 +17,80 @@ __device__ __forceinline__ void load_octet_tail(u32 (&x)[4], const __half* p, in
     if (i < left) x[i >> 1] |= (u32)__half_as_ushort(p[i]) << (16 * (i & 1));
 }
 
-// What a warp holds of one piece of weights.
-template <typename F>
-struct Piece {
-  typename F::Head head;
-  typename F::Codes codes[F::kUnits];
-  __device__ __forceinline__ void load(const u8* tile, int piece, int lane) {
-    head = F::head(tile, piece, lane);
+// What a lane holds of one span of weights, with the octets of a pair turned where lanes do so (TURN).
+template <typename F, int WIDTH, bool TURN>
+struct Span {
+  typedef Fragment<WIDTH> Lanes;
+  typename F::Head head[Lanes::kColumns];
+  typename F::Codes codes[Lanes::kColumns][Lanes::kUnits];
+
+  __device__ __forceinline__ void load(const u8* tile, int piece, int half, int lane) {
 #pragma unroll
-    for (int u = 0; u < F::kUnits; u++) codes[u] = F::codes(tile, piece, u, lane);
+    for (int c = 0; c < Lanes::kColumns; c++) {
+      const int slot = Lanes::slot(lane, c, half);
+      head[c] = F::head(tile, piece, slot);
+#pragma unroll
+      for (int u = 0; u < Lanes::kUnits; u++) {
+        codes[c][u] = F::codes(tile, piece, Lanes::unit(lane, u), slot);
+        if (TURN && Lanes::kTurns) codes[c][u].turn(Lanes::turned(lane));
+      }
+    }
   }
 };
 
-// acc[t] += x[t] times the piece: x[t] points at what the lane brings first (its token's row at the piece's first k, plus its
-// octet). `left` is how many activations the row has from there on; with TAIL it may be less than the piece.
-template <typename F, int MT, bool TAIL>
-__device__ __forceinline__ void multiply(float (&acc)[MT][8], const Piece<F>& piece, const __half* const (&x)[MT], int left, int lane) {
+// acc[t] += x[t] times the span: x[t] points at what the lane brings first (its token's row at the span's first k, plus k_first).
+// `left` is how many activations the row has from there on; with TAIL it may be less than what the lane brings. With TURN
+// octet o of the span's codes is octet o ^ turned of the lane's.
+template <typename F, int WIDTH, int MT, bool TURN, bool TAIL>
+__device__ __forceinline__ void multiply(float (&acc)[MT][Fragment<WIDTH>::kAcc], const Span<F, WIDTH, TURN>& span, const __half* const (&x)[MT], int left, int lane) {
+  typedef Fragment<WIDTH> Lanes;
 #pragma unroll
-  for (int u = 0; u < F::kUnits; u++) {
-    u32 w[4][4];
-    F::expand(w, piece.codes[u], piece.head, u, lane);
+  for (int u = 0; u < Lanes::kUnits; u++)
 #pragma unroll
-    for (int t = 0; t < MT; t++) {
-      u32 octets[kActOctets][4];
+    for (int first = 0; first < 4; first += Lanes::kOctets) {
+      u32 w[Lanes::kOctets][Lanes::kColumns][4];
 #pragma unroll
-      for (int o = 0; o < kActOctets; o++) {
-        const int at = u * 32 + 8 * o;
-        if (TAIL) load_octet_tail(octets[o], x[t] + at, left - at);
-        else load_octet(octets[o], x[t] + at);
+      for (int o = 0; o < Lanes::kOctets; o++)
+#pragma unroll
+        for (int c = 0; c < Lanes::kColumns; c++) F::expand(w[o][c], span.codes[c][u], span.head[c], Lanes::unit(lane, u), first + o);
+#pragma unroll
+      for (int t = 0; t < MT; t++) {
+        u32 octets[Lanes::kOctets][4];
+#pragma unroll
+        for (int o = 0; o < Lanes::kOctets; o++) {
+          const int at = u * 32 + 8 * ((first + o) ^ (TURN ? Lanes::turned(lane) : 0));
+          if (TAIL) load_octet_tail(octets[o], x[t] + at, left - at);
+          else load_octet(octets[o], x[t] + at);
+        }
+#pragma unroll
+        for (int o = 0; o < Lanes::kOctets; o++) Lanes::multiply(acc[t], w[o], octets[o]);
       }
-      mma_unit(acc[t], w, octets);
     }
-  }
 }
 
 // acc[t] += the activations of this lane's token of tile t (rows[t]: always a readable row; what it gives for a token that does
-// not exist is thrown away later, and no row of the product reads another) times the tile's columns, over the pieces first,
-// first + step, .. below end, in this order. A piece's loads are in flight together; other warps fill the wait (holding two
-// pieces a warp was slower: the registers cost more warps than the overlap brought).
-template <typename F, int MT>
-__device__ __forceinline__ void accumulate(float (&acc)[MT][8], const __half* const (&rows)[MT], int k_end, const u8* tile, int first, int end, int step, int lane) {
-  const int whole = min(end, k_end / F::kPiece);
-  const int lane_k = 8 * act_octet_first(lane);
+// not exist is thrown away later, and no row of the product reads another) times the columns, over the spans first,
+// first + step, .. below end, in this order. A span's loads are in flight together; other warps fill the wait (holding two
+// a warp was slower: the registers cost more warps than the overlap brought).
+template <typename F, int WIDTH, int MT, bool TURN>
+__device__ __forceinline__ void accumulate(float (&acc)[MT][Fragment<WIDTH>::kAcc], const __half* const (&rows)[MT], int k_end, const u8* tile, int half, int first, int end, int step, int lane) {
+  constexpr int kSpan = Fragment<WIDTH>::kSpan;
+  const int whole = min(end, k_end / kSpan);
+  const int lane_k = Fragment<WIDTH>::k_first(lane);
   const __half* x[MT];
 #pragma unroll
-  for (int t = 0; t < MT; t++) x[t] = rows[t] + first * F::kPiece + lane_k;
-  Piece<F> piece;
-  int p = first;
-  for (; p < whole; p += step) {
-    piece.load(tile, p, lane);
-    multiply<F, MT, false>(acc, piece, x, 0, lane);
+  for (int t = 0; t < MT; t++) x[t] = rows[t] + first * kSpan + lane_k;
+  Span<F, WIDTH, TURN> span;
+  int s = first;
+  for (; s < whole; s += step) {
+    span.load(tile, Fragment<WIDTH>::piece_of_span(s, lane), half, lane);
+    multiply<F, WIDTH, MT, TURN, false>(acc, span, x, 0, lane);
 #pragma unroll
-    for (int t = 0; t < MT; t++) x[t] += step * F::kPiece;
+    for (int t = 0; t < MT; t++) x[t] += step * kSpan;
   }
-  // The piece that the row's end cuts is the last one, and one warp's.
-  if (p < end && p * F::kPiece < k_end) {
-    piece.load(tile, p, lane);
-    multiply<F, MT, true>(acc, piece, x, k_end - p * F::kPiece - lane_k, lane);
+  // The span that the row's end cuts is the last one, and one warp's.
+  if (s < end && s * kSpan < k_end) {
+    span.load(tile, Fragment<WIDTH>::piece_of_span(s, k_end, lane), half, lane);
+    multiply<F, WIDTH, MT, TURN, true>(acc, span, x, k_end - s * kSpan - lane_k, lane);
   }
 }

@@ -14,7 +14,8 @@ const USAGE: &str = "usage:
                            every CUDA kernel in the interpreter, or on a GPU
   optest bit-equal [--filter S] [--seed N]
                            a GPU's PTX against the interpreter
-  optest bench-cuda [--image cubin|ptx] [--format S,S] [--shape NxK,NxK] [--tokens 1,8] [--json FILE]
+  optest bench-cuda [--image cubin|ptx] [--format S,S] [--shape NxK,NxK] [--tokens 1,8] [--ways near|planned]
+                           [--json FILE]
   optest experts ptx|cuda|bit-equal|bench [--filter S] [--image cubin|ptx] [--mma f32|volta] [--seed N] [--format S,S]
                            the same three tests of the expert stack, and its speed
   optest plans [--format S] [--shape NxK] [--tokens 1,8]

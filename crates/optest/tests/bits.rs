@@ -27,6 +27,7 @@ fn every_kind_of_row_is_compared_and_a_difference_is_seen() {
         "linear_nvfp4_dequant",
         "linear_finish",
         "linear_nvfp4_skinny_mt1",
+        "linear_nvfp4_skinny_mt1_half",
         "linear_nvfp4_tiled_m64",
     ] {
         assert!(alike.contains_key(symbol), "{symbol}");

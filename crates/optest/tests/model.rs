@@ -5,6 +5,7 @@ mod common;
 
 use galvani_cuda::model::skinny_loop;
 use galvani_cuda::ops::linear::divide::Device;
+use galvani_cuda::ops::linear::rows::SHAPES;
 use galvani_cuda::ops::linear::{FORMATS, Linear};
 use galvani_optest::device::cases::{Division, LinearCase, linear_cases};
 use galvani_optest::device::check::Filled;
@@ -20,13 +21,15 @@ fn bytes_and_passes_are_those_that_the_interpreter_counts() {
     let cases = linear_cases().expect("the table is good");
     for format in FORMATS {
         let of_format = cases.iter().find(|case| case.linear.format.name == format.name);
-        for (m, token_tiles) in [(1, 1), (16, 2), (32, 4)] {
+        for (m, shape) in [1, 1, 16, 32].into_iter().zip(SHAPES) {
             let linear = Linear::plain(*format, 64, 1024);
+            let mut ways = linear.skinny_ways(m, Device::V100).into_iter();
+            let way = ways.position(|way| way.shape == shape && way.parts == 1);
             let case = LinearCase {
                 kind: of_format.expect("every format has cases").kind,
                 m,
                 linear,
-                division: Division::Parts(1),
+                division: Division::Way(way.expect("one part is always valid") as u32),
                 x_gap: 0,
                 out_gap: 0,
                 seed: 9,
@@ -44,8 +47,8 @@ fn bytes_and_passes_are_those_that_the_interpreter_counts() {
                 (weights + rest..=weights + rest + 2 * SECTOR).contains(&read),
                 "{symbol}: {read} bytes are read first, {weights} are weights, {rest} the rest"
             );
-            let steps = skinny_loop(true, format.name, token_tiles).pass.volta_steps;
-            let passes = u64::from(linear.tiles() * linear.pieces());
+            let steps = skinny_loop(true, format.name, shape).pass.volta_steps;
+            let passes = u64::from(linear.blocks(shape) * linear.k.div_ceil(shape.span(true)));
             assert_eq!(counters.mma, passes * u64::from(steps / 4), "{symbol}");
         }
     }

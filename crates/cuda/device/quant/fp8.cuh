@@ -15,44 +15,30 @@ __device__ __forceinline__ void expand_e4m3(u32 (&pairs)[4], const u32 (&words)[
 }
 
 struct Fp8 {
-  static constexpr int kPiece = 64;
-  static constexpr int kUnits = 2;
   struct Head {};
   typedef CellWords<8> Codes;
 
   __device__ static __forceinline__ Head head(const u8*, int, int) { return {}; }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
-    return load_cells<8>(tile + (size_t)piece * 2048 + 1024 * unit, lane);
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
+    return load_cells<8>(tile + (size_t)piece * 2048 + 1024 * unit, slot);
   }
-  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head&, int, int) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) expand_e4m3(w[i], codes.w[i]);
-  }
+  __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head&, int, int octet) { expand_e4m3(pairs, codes.w[octet]); }
 };
 
 struct Fp8Block {
-  static constexpr int kPiece = 64;
-  static constexpr int kUnits = 2;
   static constexpr int kStripeBytes = 4160;
-  struct Head { u32 scales[kLaneColumns]; };
+  struct Head { u32 scale; };
   typedef CellWords<8> Codes;
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
-    Head h;
-    const u8* side = tile + (size_t)(piece >> 1) * kStripeBytes + 4096 + 2 * lane_slot(lane);
-#pragma unroll
-    for (int c = 0; c < kLaneColumns; c++) h.scales[c] = twice(load_stream<u16>(side + 2 * kSlotStep * c));
-    return h;
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
+    return {twice(load_stream<u16>(tile + (size_t)(piece >> 1) * kStripeBytes + 4096 + 2 * slot))};
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
-    return load_cells<8>(tile + (size_t)(piece >> 1) * kStripeBytes + (piece & 1) * 2048 + 1024 * unit, lane);
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
+    return load_cells<8>(tile + (size_t)(piece >> 1) * kStripeBytes + (piece & 1) * 2048 + 1024 * unit, slot);
   }
-  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int, int) {
+  __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int, int octet) {
+    expand_e4m3(pairs, codes.w[octet]);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      expand_e4m3(w[i], codes.w[i]);
-#pragma unroll
-      for (int j = 0; j < 4; j++) w[i][j] = mul2(w[i][j], head.scales[cell_column(i)]);
-    }
+    for (int j = 0; j < 4; j++) pairs[j] = mul2(pairs[j], head.scale);
   }
 };

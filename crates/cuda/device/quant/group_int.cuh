@@ -10,54 +10,44 @@
 
 template <int BITS, int GROUP, bool ZERO>
 struct GroupInt {
-  static constexpr int kPiece = 64;
-  static constexpr int kUnits = 2;
   static constexpr int kStripe = GROUP == 128 ? 128 : 64;
   static constexpr int kGroups = kStripe / GROUP;
   static constexpr int kPlaneBytes = 4 * BITS * kStripe;
   static constexpr int kStripeBytes = kPlaneBytes + 64 * kGroups + (ZERO ? 32 * kGroups : 0);
   struct Head {
-    u32 scales[kLaneColumns];  // one half, or two
-    u32 zeros[ZERO ? kLaneColumns : 1];
+    u32 scales;  // one half, or two
+    u32 zeros;   // one byte, or two
   };
   typedef CellWords<BITS> Codes;
 
   __device__ static __forceinline__ const u8* stripe(const u8* tile, int piece) {
     return tile + (size_t)(kStripe == 128 ? piece >> 1 : piece) * kStripeBytes;
   }
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
-    Head h;
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
+    Head h = {};
     const u8* side = stripe(tile, piece) + kPlaneBytes;
-    const u32 first = lane_slot(lane);
-#pragma unroll
-    for (int c = 0; c < kLaneColumns; c++) {
-      const u32 slot = first + kSlotStep * c;
-      if (kGroups == 2) h.scales[c] = load_stream<u32>(side + 4 * slot);
-      else h.scales[c] = load_stream<u16>(side + 2 * slot);
-      if (ZERO && kGroups == 2) h.zeros[c] = load_stream<u16>(side + 128 + 2 * slot);
-      if (ZERO && kGroups == 1) h.zeros[c] = load_stream<u8>(side + 64 + slot);
-    }
+    if (kGroups == 2) h.scales = load_stream<u32>(side + 4 * slot);
+    else h.scales = load_stream<u16>(side + 2 * slot);
+    if (ZERO && kGroups == 2) h.zeros = load_stream<u16>(side + 128 + 2 * slot);
+    if (ZERO && kGroups == 1) h.zeros = load_stream<u8>(side + 64 + slot);
     return h;
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
     const int at = kStripe == 128 ? 2 * (piece & 1) + unit : unit;
-    return load_cells<BITS>(stripe(tile, piece) + 128 * BITS * at, lane);
+    return load_cells<BITS>(stripe(tile, piece) + 128 * BITS * at, slot);
   }
-  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int unit, int) {
+  __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
     const int group = kGroups == 2 ? unit : 0;
+    const u32 (&words)[BITS / 4] = codes.w[octet];
+    const u32 scale = half_twice(head.scales, group);
+    const u32 zero = ZERO ? byte_twice(head.zeros, group) : 0;
+    if constexpr (BITS == 4 && ZERO) expand_nibbles_less(pairs, words[0], scale, zero);
+    else if constexpr (BITS == 4) expand_nibbles(pairs, words[0], scale, mul2(scale, kMinus2Pow21));
+    else if constexpr (ZERO) {
+      expand_bytes(pairs, words[0], words[1], 0x3C003C00u, zero | kSigns);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int c = cell_column(i);
-      const u32 scale = __byte_perm(head.scales[c], 0, group ? 0x3232 : 0x1010);
-      const u32 zero = ZERO ? byte_twice(head.zeros[c], group) : 0;
-      if constexpr (BITS == 4 && ZERO) expand_nibbles_less(w[i], codes.w[i][0], scale, zero);
-      else if constexpr (BITS == 4) expand_nibbles(w[i], codes.w[i][0], scale, mul2(scale, kMinus2Pow21));
-      else if constexpr (ZERO) {
-        expand_bytes(w[i], codes.w[i][0], codes.w[i][1], 0x3C003C00u, zero | kSigns);
-#pragma unroll
-        for (int j = 0; j < 4; j++) w[i][j] = mul2(w[i][j], scale);
-      } else expand_bytes(w[i], codes.w[i][0], codes.w[i][1], scale, mul2(scale, kMinus2Pow17));
-    }
+      for (int j = 0; j < 4; j++) pairs[j] = mul2(pairs[j], scale);
+    } else expand_bytes(pairs, words[0], words[1], scale, mul2(scale, kMinus2Pow17));
   }
 };
 

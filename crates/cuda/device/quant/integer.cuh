@@ -23,10 +23,6 @@ __device__ __forceinline__ const u8* stripe_of(const u8* tile, int piece, int st
 __device__ __forceinline__ int half_of(int piece) { return (piece >> 1) & 1; }
 __device__ __forceinline__ int up_of(int piece) { return 16 * (piece & 1); }
 
-// Byte b of a word in the low byte of both halves, with zero, or `high`, above it.
-__device__ __forceinline__ u32 byte_twice(u32 word, int b) { return __byte_perm(word, 0, 0x4040 + 0x0101 * b); }
-__device__ __forceinline__ u32 byte_twice_below(u32 word, int b, u32 high) { return __byte_perm(word, high, 0x4040 + 0x0101 * b); }
-
 // A cell of four-bit codes, pair j at bits 4 j of each half: code * scale + offset.
 __device__ __forceinline__ void expand_nibbles(u32 (&pairs)[4], u32 word, u32 scale, u32 offset) {
   const u32 scale_up = mul2(scale, k2PowMinus4), next = word >> 8;

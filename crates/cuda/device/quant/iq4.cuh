@@ -28,64 +28,41 @@ __device__ __forceinline__ void expand_steps(u32 (&pairs)[4], u32 word, u32 scal
 }
 
 struct Iq4Nl {
-  static constexpr int kPiece = 64;
-  static constexpr int kUnits = 2;
   static constexpr int kPieceBytes = 1152;
-  struct Head { u32 scales[kLaneColumns]; };
+  struct Head { u32 scales; };  // a half a unit
   typedef CellWords<4> Codes;
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
-    const u8* scales = tile + (size_t)piece * kPieceBytes + 1024 + 4 * lane_slot(lane);
-    Head h;
-#pragma unroll
-    for (int c = 0; c < kLaneColumns; c++) h.scales[c] = load_stream<u32>(scales + 4 * kSlotStep * c);
-    return h;
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
+    return {load_stream<u32>(tile + (size_t)piece * kPieceBytes + 1024 + 4 * slot)};
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
-    return load_cells<4>(tile + (size_t)piece * kPieceBytes + 512 * unit, lane);
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
+    return load_cells<4>(tile + (size_t)piece * kPieceBytes + 512 * unit, slot);
   }
-  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int unit, int) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const u32 scale = __byte_perm(head.scales[cell_column(i)], 0, unit ? 0x3232 : 0x1010);
-      expand_steps(w[i], codes.w[i][0], scale);
-    }
+  __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
+    expand_steps(pairs, codes.w[octet][0], half_twice(head.scales, unit));
   }
 };
 
 struct Iq4Xs {
-  static constexpr int kPiece = 64;
-  static constexpr int kUnits = 2;
   static constexpr int kStripeBytes = 4352;
   struct Head {
-    u32 d[kLaneColumns];       // in the low half
-    u32 scales[kLaneColumns];  // a byte a unit, 32 more than the scale
+    u32 d;       // in the low half
+    u32 scales;  // a byte a unit, 32 more than the scale
   };
   typedef CellWords<4> Codes;
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
-    const u8* side = stripe_of(tile, piece, kStripeBytes) + 4096 + 8 * lane_slot(lane);
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
+    const uint2 v = load_stream<uint2>(stripe_of(tile, piece, kStripeBytes) + 4096 + 8 * slot);
     const int half = half_of(piece), up = up_of(piece);
-    Head h;
-#pragma unroll
-    for (int c = 0; c < kLaneColumns; c++) {
-      const uint2 v = load_stream<uint2>(side + 8 * kSlotStep * c);
-      h.d[c] = v.x;
-      const u32 high = v.x >> (16 + 8 * half + 4 * (piece & 1));
-      h.scales[c] = ((v.y >> (4 * half + up)) & 0x0F0Fu) | ((high << 4) & 0x30u) | ((high << 10) & 0x3000u);
-    }
-    return h;
+    const u32 high = v.x >> (16 + 8 * half + 4 * (piece & 1));
+    return {v.x, ((v.y >> (4 * half + up)) & 0x0F0Fu) | ((high << 4) & 0x30u) | ((high << 10) & 0x3000u)};
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
-    return load_cells<4>(quarter_plane(stripe_of(tile, piece, kStripeBytes), piece, 512) + 512 * unit, lane);
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
+    return load_cells<4>(quarter_plane(stripe_of(tile, piece, kStripeBytes), piece, 512) + 512 * unit, slot);
   }
-  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int unit, int) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int c = cell_column(i);
-      // 1024 + byte as a half, less 1056.
-      const u32 integer = add2(byte_twice_below(head.scales[c], unit, 0x64), 0xE420E420u);
-      expand_steps(w[i], codes.w[i][0], mul2(integer, __byte_perm(head.d[c], 0, 0x1010)));
-    }
+  __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
+    // 1024 + byte as a half, less 1056.
+    const u32 integer = add2(byte_twice_below(head.scales, unit, 0x64), 0xE420E420u);
+    expand_steps(pairs, codes.w[octet][0], mul2(integer, half_twice(head.d, 0)));
   }
 };

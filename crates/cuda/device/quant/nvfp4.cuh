@@ -17,30 +17,20 @@ __device__ __forceinline__ void expand_e2m1(u32 (&pairs)[4], u32 w) {
 }
 
 struct Nvfp4 {
-  static constexpr int kPiece = 64;
-  static constexpr int kUnits = 2;
   static constexpr int kPieceBytes = 1152;
-  struct Head { u32 scales[kLaneColumns]; };
+  struct Head { u32 scales; };  // a byte for each 16 k
   typedef CellWords<4> Codes;
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
-    const u8* scales = tile + (size_t)piece * kPieceBytes + 1024 + 4 * lane_slot(lane);
-    Head h;
-#pragma unroll
-    for (int c = 0; c < kLaneColumns; c++) h.scales[c] = load_stream<u32>(scales + 4 * kSlotStep * c);
-    return h;
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
+    return {load_stream<u32>(tile + (size_t)piece * kPieceBytes + 1024 + 4 * slot)};
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
-    return load_cells<4>(tile + (size_t)piece * kPieceBytes + 512 * unit, lane);
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
+    return load_cells<4>(tile + (size_t)piece * kPieceBytes + 512 * unit, slot);
   }
-  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int unit, int lane) {
+  __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
+    const u32 scale = byte_twice(head.scales, 2 * unit + (octet >> 1)) << 7;  // shifted into both halves
+    expand_e2m1(pairs, codes.w[octet][0]);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      // 0x00bb00bb, shifted into both halves.
-      const u32 scale = __byte_perm(head.scales[cell_column(i)], 0, 0x4040 + 0x0101 * (2 * unit + (cell_octet(lane, i) >> 1))) << 7;
-      expand_e2m1(w[i], codes.w[i][0]);
-#pragma unroll
-      for (int j = 0; j < 4; j++) w[i][j] = mul2(w[i][j], scale);
-    }
+    for (int j = 0; j < 4; j++) pairs[j] = mul2(pairs[j], scale);
   }
 };

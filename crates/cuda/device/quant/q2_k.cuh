@@ -7,42 +7,29 @@
 #include "integer.cuh"
 
 struct Q2K {
-  static constexpr int kPiece = 64;
-  static constexpr int kUnits = 2;
   static constexpr int kStripeBytes = 2688;
   struct Head {
-    u32 scales[kLaneColumns];  // a byte for each 16 k
-    u32 d[kLaneColumns];  // d, -dmin
+    u32 scales;  // a byte for each 16 k
+    u32 d;       // d, -dmin
   };
   typedef NarrowCells<2> Codes;
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
     const u8* side = stripe_of(tile, piece, kStripeBytes) + 2048;
-    const u32 slot = lane_slot(lane);
-    Head h;
-#pragma unroll
-    for (int c = 0; c < kLaneColumns; c++) {
-      h.scales[c] = load_stream<u32>(side + 16 * slot + 4 * (piece & 3) + 16 * kSlotStep * c);
-      h.d[c] = load_stream<u32>(side + 512 + 4 * slot + 4 * kSlotStep * c);
-    }
-    return h;
+    return {load_stream<u32>(side + 16 * slot + 4 * (piece & 3)), load_stream<u32>(side + 512 + 4 * slot)};
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
-    return load_narrow_cells<2>(quarter_plane(stripe_of(tile, piece, kStripeBytes), piece, 256) + 256 * unit, lane);
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
+    return load_narrow_cells<2>(quarter_plane(stripe_of(tile, piece, kStripeBytes), piece, 256) + 256 * unit, slot);
   }
-  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int unit, int lane) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int c = cell_column(i), at = 2 * unit + (cell_octet(lane, i) >> 1);
-      const u32 bytes = head.scales[c];
-      const u32 d = __byte_perm(head.d[c], 0, 0x1010);
-      const u32 scale = fma2(byte_twice_below(bytes & 0xF0F0F0F0u, at, 0x54), d, mul2(d, 0xD400D400u));
-      const u32 offset = mul2(byte_twice(bytes & 0x0F0F0F0Fu, at), __byte_perm(head.d[c], 0, 0x3232));
-      const u32 codes_i = spread(codes, i);
-      w[i][0] = fma2(codes_i & 0x00030003u, scale, offset);
-      w[i][1] = fma2(codes_i & 0x000C000Cu, mul2(scale, k2PowMinus2), offset);
-      w[i][2] = fma2(codes_i & 0x00300030u, mul2(scale, k2PowMinus4), offset);
-      w[i][3] = fma2(codes_i & 0x00C000C0u, mul2(scale, k2PowMinus6), offset);
-    }
+  __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
+    const int at = 2 * unit + (octet >> 1);
+    const u32 d = half_twice(head.d, 0);
+    const u32 scale = fma2(byte_twice_below(head.scales & 0xF0F0F0F0u, at, 0x54), d, mul2(d, 0xD400D400u));
+    const u32 offset = mul2(byte_twice(head.scales & 0x0F0F0F0Fu, at), half_twice(head.d, 1));
+    const u32 word = spread(codes, octet);
+    pairs[0] = fma2(word & 0x00030003u, scale, offset);
+    pairs[1] = fma2(word & 0x000C000Cu, mul2(scale, k2PowMinus2), offset);
+    pairs[2] = fma2(word & 0x00300030u, mul2(scale, k2PowMinus4), offset);
+    pairs[3] = fma2(word & 0x00C000C0u, mul2(scale, k2PowMinus6), offset);
   }
 };

@@ -9,50 +9,40 @@
 #include "integer.cuh"
 
 struct Q3K {
-  static constexpr int kPiece = 64;
-  static constexpr int kUnits = 2;
   static constexpr int kStripeBytes = 3520;
   struct Head {
-    u32 scales[kLaneColumns];  // a byte for each 16 k: scale << 2
-    u32 d[kLaneColumns];
+    u32 scales;  // a byte for each 16 k: scale << 2
+    u32 d;
   };
   struct Codes {
     NarrowCells<2> low;
     NarrowCells<1> top;
+    __device__ __forceinline__ void turn(int turned) {
+      low.turn(turned);
+      top.turn(turned);
+    }
   };
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
     const u8* side = stripe_of(tile, piece, kStripeBytes) + 3072;
-    const u32 slot = lane_slot(lane);
     const int half = half_of(piece);
     const u32 last = 0u - (piece & 1);  // a mask: the compiler would branch
-    Head h;
-#pragma unroll
-    for (int c = 0; c < kLaneColumns; c++) {
-      const u8* words = side + 4 * slot + 4 * kSlotStep * c;
-      const u32 word = load_stream<u32>(words + 128 * half), upper = load_stream<u32>(words + 256);
-      const u32 of_last = ((word << 2) & 0x0C0C0C0Cu) | ((upper << (half ? 0 : 4)) & 0xF0F0F0F0u);
-      h.scales[c] = (of_last & last) | (word & 0xFCFCFCFCu & ~last);
-      h.d[c] = load_stream<u16>(side + 384 + 2 * slot + 2 * kSlotStep * c);
-    }
-    return h;
+    const u32 word = load_stream<u32>(side + 4 * slot + 128 * half), upper = load_stream<u32>(side + 4 * slot + 256);
+    const u32 of_last = ((word << 2) & 0x0C0C0C0Cu) | ((upper << (half ? 0 : 4)) & 0xF0F0F0F0u);
+    return {(of_last & last) | (word & 0xFCFCFCFCu & ~last), load_stream<u16>(side + 384 + 2 * slot)};
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
     const u8* stripe = stripe_of(tile, piece, kStripeBytes);
-    return {load_narrow_cells<2>(quarter_plane(stripe, piece, 256) + 256 * unit, lane), load_narrow_cells<1>(quarter_plane(stripe, piece, 128) + 2048 + 128 * unit, lane)};
+    return {load_narrow_cells<2>(quarter_plane(stripe, piece, 256) + 256 * unit, slot), load_narrow_cells<1>(quarter_plane(stripe, piece, 128) + 2048 + 128 * unit, slot)};
   }
-  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int unit, int lane) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int c = cell_column(i);
-      const u32 integer = add2(byte_twice_below(head.scales[c], 2 * unit + (cell_octet(lane, i) >> 1), 0x5C), 0xDC80DC80u);  // less 288
-      const u32 scale = mul2(integer, __byte_perm(head.d[c], 0, 0x1010));
-      const u32 offset = mul2(scale, kMinus2Pow22);
-      const u32 low = spread(codes.low, i), top = spread(codes.top, i);
-      w[i][0] = fma2((low & 0x00030003u) | (top & 0x00040004u), scale, offset);
-      w[i][1] = fma2((low & 0x000C000Cu) | (top & 0x00100010u), mul2(scale, k2PowMinus2), offset);
-      w[i][2] = fma2((low & 0x00300030u) | (top & 0x00400040u), mul2(scale, k2PowMinus4), offset);
-      w[i][3] = fma2((low & 0x00C000C0u) | (top & 0x01000100u), mul2(scale, k2PowMinus6), offset);
-    }
+  __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
+    const u32 integer = add2(byte_twice_below(head.scales, 2 * unit + (octet >> 1), 0x5C), 0xDC80DC80u);  // less 288
+    const u32 scale = mul2(integer, half_twice(head.d, 0));
+    const u32 offset = mul2(scale, kMinus2Pow22);
+    const u32 low = spread(codes.low, octet), top = spread(codes.top, octet);
+    pairs[0] = fma2((low & 0x00030003u) | (top & 0x00040004u), scale, offset);
+    pairs[1] = fma2((low & 0x000C000Cu) | (top & 0x00100010u), mul2(scale, k2PowMinus2), offset);
+    pairs[2] = fma2((low & 0x00300030u) | (top & 0x00400040u), mul2(scale, k2PowMinus4), offset);
+    pairs[3] = fma2((low & 0x00C000C0u) | (top & 0x01000100u), mul2(scale, k2PowMinus6), offset);
   }
 };

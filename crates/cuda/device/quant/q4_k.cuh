@@ -8,50 +8,40 @@
 
 // d, scales and minima of a piece: what Q4_K and Q5_K share.
 struct ScalesMinima {
-  u32 d[kLaneColumns];       // d, -dmin
-  u32 scales[kLaneColumns];  // a byte a unit: scale << 2
-  u32 minima[kLaneColumns];  // a byte a unit
+  u32 d;       // d, -dmin
+  u32 scales;  // a byte a unit: scale << 2
+  u32 minima;  // a byte a unit
 
   // `side` is the stripe's.
-  __device__ __forceinline__ void load(const u8* side, int piece, int lane) {
-    side += 16 * lane_slot(lane);
+  __device__ __forceinline__ void load(const u8* side, int piece, int slot) {
+    const uint4 v = load_stream<uint4>(side + 16 * slot);
     const int half = half_of(piece), up = up_of(piece);
-#pragma unroll
-    for (int c = 0; c < kLaneColumns; c++) {
-      const uint4 v = load_stream<uint4>(side + 16 * kSlotStep * c);
-      const u32 word = (half ? v.z : v.y) >> up, upper = v.w >> (up + 4 * half);
-      d[c] = v.x;
-      scales[c] = word & 0xFCFCFCFCu;
-      minima[c] = (word & 0x03030303u) | ((upper << 2) & 0x3C3C3C3Cu);
-    }
+    const u32 word = (half ? v.z : v.y) >> up, upper = v.w >> (up + 4 * half);
+    d = v.x;
+    scales = word & 0xFCFCFCFCu;
+    minima = (word & 0x03030303u) | ((upper << 2) & 0x3C3C3C3Cu);
   }
-  __device__ __forceinline__ u32 scale(int c, int unit) const {
-    const u32 factor = __byte_perm(d[c], 0, 0x1010);
-    return fma2(byte_twice_below(scales[c], unit, 0x5C), factor, mul2(factor, 0xDC00DC00u));
+  __device__ __forceinline__ u32 scale(int unit) const {
+    const u32 factor = half_twice(d, 0);
+    return fma2(byte_twice_below(scales, unit, 0x5C), factor, mul2(factor, 0xDC00DC00u));
   }
-  __device__ __forceinline__ u32 offset(int c, int unit) const { return mul2(byte_twice(minima[c], unit), __byte_perm(d[c], 0, 0x3232)); }
+  __device__ __forceinline__ u32 offset(int unit) const { return mul2(byte_twice(minima, unit), half_twice(d, 1)); }
 };
 
 struct Q4K {
-  static constexpr int kPiece = 64;
-  static constexpr int kUnits = 2;
   static constexpr int kStripeBytes = 4608;
   typedef ScalesMinima Head;
   typedef CellWords<4> Codes;
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
     Head h;
-    h.load(stripe_of(tile, piece, kStripeBytes) + 4096, piece, lane);
+    h.load(stripe_of(tile, piece, kStripeBytes) + 4096, piece, slot);
     return h;
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
-    return load_cells<4>(quarter_plane(stripe_of(tile, piece, kStripeBytes), piece, 512) + 512 * unit, lane);
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
+    return load_cells<4>(quarter_plane(stripe_of(tile, piece, kStripeBytes), piece, 512) + 512 * unit, slot);
   }
-  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int unit, int) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int c = cell_column(i);
-      expand_nibbles(w[i], codes.w[i][0], head.scale(c, unit), head.offset(c, unit));
-    }
+  __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
+    expand_nibbles(pairs, codes.w[octet][0], head.scale(unit), head.offset(unit));
   }
 };

@@ -7,29 +7,27 @@
 #include "q4_k.cuh"
 
 struct Q5K {
-  static constexpr int kPiece = 64;
-  static constexpr int kUnits = 2;
   static constexpr int kStripeBytes = 5632;
   typedef ScalesMinima Head;
   struct Codes {
     CellWords<4> low;
     NarrowCells<1> high;
+    __device__ __forceinline__ void turn(int turned) {
+      low.turn(turned);
+      high.turn(turned);
+    }
   };
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
     Head h;
-    h.load(stripe_of(tile, piece, kStripeBytes) + 5120, piece, lane);
+    h.load(stripe_of(tile, piece, kStripeBytes) + 5120, piece, slot);
     return h;
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
     const u8* stripe = stripe_of(tile, piece, kStripeBytes);
-    return {load_cells<4>(quarter_plane(stripe, piece, 512) + 512 * unit, lane), load_narrow_cells<1>(quarter_plane(stripe, piece, 128) + 4096 + 128 * unit, lane)};
+    return {load_cells<4>(quarter_plane(stripe, piece, 512) + 512 * unit, slot), load_narrow_cells<1>(quarter_plane(stripe, piece, 128) + 4096 + 128 * unit, slot)};
   }
-  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int unit, int) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int c = cell_column(i);
-      expand_nibbles_high<0x00100010u>(w[i], codes.low.w[i][0], spread(codes.high, i), head.scale(c, unit), head.offset(c, unit));
-    }
+  __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
+    expand_nibbles_high<0x00100010u>(pairs, codes.low.w[octet][0], spread(codes.high, octet), head.scale(unit), head.offset(unit));
   }
 };

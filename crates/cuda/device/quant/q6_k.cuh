@@ -7,40 +7,31 @@
 #include "integer.cuh"
 
 struct Q6K {
-  static constexpr int kPiece = 64;
-  static constexpr int kUnits = 2;
   static constexpr int kStripeBytes = 6720;
   struct Head {
-    u32 scales[kLaneColumns];  // a byte for each 16 k
-    u32 d[kLaneColumns];
+    u32 scales;  // a byte for each 16 k
+    u32 d;
   };
   struct Codes {
     CellWords<4> low;
     NarrowCells<2> high;
+    __device__ __forceinline__ void turn(int turned) {
+      low.turn(turned);
+      high.turn(turned);
+    }
   };
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int lane) {
+  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
     const u8* side = stripe_of(tile, piece, kStripeBytes) + 6144;
-    const u32 slot = lane_slot(lane);
-    Head h;
-#pragma unroll
-    for (int c = 0; c < kLaneColumns; c++) {
-      h.scales[c] = load_stream<u32>(side + 16 * slot + 4 * (piece & 3) + 16 * kSlotStep * c);
-      h.d[c] = load_stream<u16>(side + 512 + 2 * slot + 2 * kSlotStep * c);
-    }
-    return h;
+    return {load_stream<u32>(side + 16 * slot + 4 * (piece & 3)), load_stream<u16>(side + 512 + 2 * slot)};
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int lane) {
+  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
     const u8* stripe = stripe_of(tile, piece, kStripeBytes);
-    return {load_cells<4>(quarter_plane(stripe, piece, 512) + 512 * unit, lane), load_narrow_cells<2>(quarter_plane(stripe, piece, 256) + 4096 + 256 * unit, lane)};
+    return {load_cells<4>(quarter_plane(stripe, piece, 512) + 512 * unit, slot), load_narrow_cells<2>(quarter_plane(stripe, piece, 256) + 4096 + 256 * unit, slot)};
   }
-  __device__ static __forceinline__ void expand(u32 (&w)[4][4], const Codes& codes, const Head& head, int unit, int lane) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int c = cell_column(i);
-      const u32 integer = add2(byte_twice_below(head.scales[c], 2 * unit + (cell_octet(lane, i) >> 1), 0x64), 0xE480E480u);  // less 1152
-      const u32 scale = mul2(integer, __byte_perm(head.d[c], 0, 0x1010));
-      expand_nibbles_high<0x00300030u>(w[i], codes.low.w[i][0], spread(codes.high, i), scale, mul2(scale, kMinus2Pow19));
-    }
+  __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
+    const u32 integer = add2(byte_twice_below(head.scales, 2 * unit + (octet >> 1), 0x64), 0xE480E480u);  // less 1152
+    const u32 scale = mul2(integer, half_twice(head.d, 0));
+    expand_nibbles_high<0x00300030u>(pairs, codes.low.w[octet][0], spread(codes.high, octet), scale, mul2(scale, kMinus2Pow19));
   }
 };

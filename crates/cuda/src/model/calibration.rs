@@ -1,7 +1,10 @@
 //! Measured launches, which the model's constants are fitted to and held against.
 
 use super::table::{self, Row};
-use super::{Pass, Work};
+use super::{LoopRow, Pass, Work};
+use crate::ops::linear::Linear;
+use crate::ops::linear::plan::Skinny;
+use crate::ops::linear::rows::SkinnyShape;
 
 /// One measured launch.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,23 +26,17 @@ pub fn samples() -> Vec<Sample> {
 
 fn sample(row: &Row) -> Sample {
     let format = row.format(0);
-    let [n, k, m, token_tiles, warps, parts] = row.numbers(1);
-    let (tiles, pieces) = (n.div_ceil(32), k.div_ceil(format.piece));
+    let [n, k, m, columns, token_tiles, warps, parts] = row.numbers(1);
+    let shape = SkinnyShape { columns, token_tiles };
+    let kernel = LoopRow {
+        pass: Pass::hopper(row.numbers(9)),
+        registers: row.get(14),
+        shared_static: 1024 + 16,
+    };
+    let skinny = Skinny { shape, warps, parts };
     Sample {
         name: format!("{} {n}x{k} m{m}", format.name),
         us: row.get(8),
-        work: Work {
-            tiles,
-            parts,
-            warps,
-            pieces,
-            piece: format.piece,
-            piece_bytes: row.get::<f64>(7) / f64::from(tiles) / f64::from(pieces),
-            tokens: m.min(8 * token_tiles),
-            token_tiles,
-            registers: row.get(14),
-            shared_bytes: warps * token_tiles * 1024 + 1040,
-            pass: Pass::hopper(row.numbers(9)),
-        },
+        work: Linear::plain(format, n, k).skinny_work_of(m, skinny, false, &kernel),
     }
 }

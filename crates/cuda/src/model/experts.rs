@@ -9,6 +9,10 @@ use crate::ops::experts::router::{Router, RouterInput, Score};
 use crate::ops::experts::rows;
 use crate::ops::linear::LinearFormat;
 use crate::ops::linear::formats::named;
+use crate::ops::linear::rows::{SHAPES, SkinnyShape};
+
+/// The skinny kernel whose loop is that of Volta's experts.
+const TILE: SkinnyShape = SHAPES[0];
 
 /// What binds blocks of each of the two products.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,8 +25,8 @@ impl Kernels {
     /// A V100's: the loops of the skinny linears, which are the same products (`product.cuh`).
     pub fn volta(stack: &ExpertStack) -> Self {
         Self {
-            gated: skinny_loop(true, stack.gated.name, 1),
-            down: skinny_loop(true, stack.down.name, 1),
+            gated: skinny_loop(true, stack.gated.name, TILE),
+            down: skinny_loop(true, stack.down.name, TILE),
         }
     }
 }
@@ -45,17 +49,17 @@ pub(super) fn products(gpu: &Gpu, plan: &ExpertsPlan, kernels: &Kernels) -> [Pre
     };
     // All warps of a block share so many runs of k: gate and up, or the experts of a direct down block.
     let work =
-        |tiles: f64, warps: u32, runs: u32, format: &LinearFormat, k: u32, kernel: &LoopRow, shared: u32| {
+        |blocks: f64, warps: u32, runs: u32, format: &LinearFormat, k: u32, kernel: &LoopRow, shared: u32| {
             let pieces = k.div_ceil(format.piece);
             Work {
-                tiles: tiles.round() as u32,
+                blocks: blocks.round() as u32,
                 parts: 1,
                 warps,
                 pieces: pieces * runs,
                 piece: format.piece,
                 piece_bytes: format.tile_bytes(k) as f64 / f64::from(pieces),
                 tokens: 1,
-                token_tiles: 1,
+                sums_bytes: 1024,
                 registers: kernel.registers,
                 shared_bytes: shared + kernel.shared_static,
                 pass: kernel.pass,

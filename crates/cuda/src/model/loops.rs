@@ -10,7 +10,8 @@ use std::sync::LazyLock;
 use super::table::{self, Row};
 use super::{Pass, main_loop};
 use crate::arch::Arch;
-use crate::ops::linear::{formats, rows};
+use crate::ops::linear::formats;
+use crate::ops::linear::rows::{self, SHAPES, SkinnyShape};
 use crate::pack::cubin;
 use crate::pack::file::Pack;
 
@@ -29,9 +30,10 @@ pub struct LoopRow {
 const ARCHS: [Arch; 2] = [Arch::Sm70, Arch::Sm90];
 
 const HEADER: &str = "# main loops of linear_skinny, one pass: written by `galvani-cuda model --loops PACK`\n\
-                      # arch format token_tiles issued int fma half volta_steps tensor quarter_rate memory registers shared_static\n";
+                      # arch format columns token_tiles issued int fma half volta_steps tensor quarter_rate memory registers shared_static\n";
 
-type Table = HashMap<(Arch, &'static str, u32), LoopRow>;
+type Key<'a> = (Arch, &'a str, SkinnyShape);
+type Table = HashMap<Key<'static>, LoopRow>;
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
     table::rows(include_str!("loops.tsv"))
@@ -39,7 +41,7 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
         .collect()
 });
 
-fn entry(row: &Row) -> ((Arch, &'static str, u32), LoopRow) {
+fn entry(row: &Row) -> (Key<'static>, LoopRow) {
     let [
         issued,
         int,
@@ -51,7 +53,7 @@ fn entry(row: &Row) -> ((Arch, &'static str, u32), LoopRow) {
         memory,
         registers,
         shared_static,
-    ] = row.numbers(3);
+    ] = row.numbers(4);
     let loop_row = LoopRow {
         pass: Pass {
             issued,
@@ -66,19 +68,23 @@ fn entry(row: &Row) -> ((Arch, &'static str, u32), LoopRow) {
         registers,
         shared_static,
     };
-    ((row.get(0), row.text(1), row.get(2)), loop_row)
+    let shape = SkinnyShape {
+        columns: row.get(2),
+        token_tiles: row.get(3),
+    };
+    ((row.get(0), row.text(1), shape), loop_row)
 }
 
 /// The loop of a format's skinny kernel; a test holds that all are there.
-pub fn skinny_loop(volta: bool, format: &str, token_tiles: u32) -> LoopRow {
+pub fn skinny_loop(volta: bool, format: &str, shape: SkinnyShape) -> LoopRow {
     let arch = ARCHS[usize::from(!volta)];
-    let known = kept(arch, format, token_tiles);
-    known.expect("loops.tsv has every format and token tile")
+    let known = kept(arch, format, shape);
+    known.expect("loops.tsv has every format and shape")
 }
 
-fn kept(arch: Arch, format: &str, token_tiles: u32) -> Option<LoopRow> {
-    let table: &HashMap<(Arch, &str, u32), LoopRow> = &TABLE;
-    table.get(&(arch, format, token_tiles)).copied()
+fn kept(arch: Arch, format: &str, shape: SkinnyShape) -> Option<LoopRow> {
+    let table: &HashMap<Key<'_>, LoopRow> = &TABLE;
+    table.get(&(arch, format, shape)).copied()
 }
 
 /// The same, read from a pack.
@@ -107,22 +113,24 @@ pub(super) fn of_pack(pack: &Pack) -> Result<String, String> {
     for arch in ARCHS {
         let packed = pack.manifest.blobs.iter().any(|entry| entry.arch == arch);
         for format in formats() {
-            for tiles in rows::TOKEN_TILES {
+            for shape in SHAPES {
                 let LoopRow {
                     pass: p,
                     registers,
                     shared_static,
                 } = if packed {
-                    read(pack, arch, &rows::skinny(&format, tiles))?
-                } else if let Some(kept) = kept(arch, format.name, tiles) {
+                    read(pack, arch, &rows::skinny(&format, shape))?
+                } else if let Some(kept) = kept(arch, format.name, shape) {
                     kept
                 } else {
                     continue;
                 };
                 writeln!(
                     text,
-                    "{arch}\t{}\t{tiles}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{registers}\t{shared_static}",
+                    "{arch}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{registers}\t{shared_static}",
                     format.name,
+                    shape.columns,
+                    shape.token_tiles,
                     p.issued,
                     p.int,
                     p.fma,
@@ -164,20 +172,14 @@ mod tests {
     #[test]
     fn every_kernel_has_its_line() {
         for format in formats() {
-            for tiles in rows::TOKEN_TILES {
-                let [volta, later] = [true, false].map(|volta| skinny_loop(volta, format.name, tiles));
-                assert!(
-                    volta.pass.volta_steps > 0 && volta.pass.tensor == 0,
-                    "{} {tiles}",
-                    format.name
-                );
-                assert!(
-                    later.pass.tensor > 0 && later.pass.volta_steps == 0,
-                    "{} {tiles}",
-                    format.name
-                );
+            for volta in [true, false] {
+                for shape in SHAPES {
+                    let pass = skinny_loop(volta, format.name, shape).pass;
+                    let there = [pass.volta_steps > 0, pass.tensor > 0];
+                    assert_eq!(there, [volta, !volta], "{} {shape:?}", format.name);
+                }
             }
         }
-        assert_eq!(TABLE.len(), 2 * 3 * formats().len());
+        assert_eq!(TABLE.len(), 2 * SHAPES.len() * formats().len());
     }
 }

@@ -92,21 +92,24 @@ fn calibration(all: bool) {
 fn line(pack: &Pack, format: LinearFormat, n: u32, k: u32, m: u32) -> Result<(), String> {
     let linear = Linear::plain(format, n, k);
     let plan = linear.plan(m, Device::V100).map_err(|error| error.to_string())?;
-    let Some(numbers) = plan.skinny() else {
+    let Some(skinny) = plan.skinny() else {
         return Ok(());
     };
-    let [token_tiles, warps, parts] = numbers;
-    let kernel = loops::read(pack, Arch::Sm70, &rows::skinny(&format, token_tiles))?;
-    let prediction = predict(&V100, &linear.skinny_work(m, numbers, &kernel), &FIT);
+    let kernel = loops::read(pack, Arch::Sm70, &rows::skinny(&format, skinny.shape))?;
+    let prediction = predict(&V100, &linear.skinny_work_of(m, skinny, true, &kernel), &FIT);
     let bytes = format.weight_bytes(n, k) as f64;
     let gbs = bytes / prediction.us / 1e3;
     println!(
-        "| {} | {n} x {k} | {m} | {:.1} | {gbs:.0} | {:.0} % | {:?} | {} | mt{token_tiles}, {warps} warps, {parts} parts |",
+        "| {} | {n} x {k} | {m} | {:.1} | {gbs:.0} | {:.0} % | {:?} | {} | mt{}, {} columns, {} warps, {} parts |",
         format.name,
         prediction.us,
         100.0 * gbs / V100.read_gbs,
         prediction.bound,
-        prediction.warps
+        prediction.warps,
+        skinny.shape.token_tiles,
+        skinny.shape.columns,
+        skinny.warps,
+        skinny.parts
     );
     Ok(())
 }

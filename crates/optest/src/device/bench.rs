@@ -3,8 +3,11 @@
 use std::fmt::Write;
 
 use galvani_cuda::launch::Launch;
+use galvani_cuda::model::{FIT, predict};
 use galvani_cuda::ops::linear::divide::Device;
-use galvani_cuda::ops::linear::{FORMATS, Linear, LinearFormat, Operands, Step};
+use galvani_cuda::ops::linear::{
+    FORMATS, Linear, LinearFormat, LinearPlan, Operands, Route, Skinny, Step, Workspace,
+};
 use galvani_cuda::repack::repack;
 use galvani_cuda::{CudaError, DeviceBuffer, Launcher};
 use half::f16;
@@ -15,6 +18,9 @@ use super::speed::{self, Limits};
 
 type Failure = Box<dyn std::error::Error>;
 
+/// How much slower by the model than the plan a way may be to be measured: the model errs by less.
+const NEAR: f64 = 1.5;
+
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -24,6 +30,8 @@ pub struct Plan {
     pub shapes: Vec<(u32, u32)>,
     /// Tokens.
     pub tokens: Vec<u32>,
+    /// All ways of the skinny kernel that the model thinks near the best, and not only that of the plan.
+    pub sweep: bool,
 }
 
 /// One measured product.
@@ -39,6 +47,10 @@ pub struct Line {
     pub m: u32,
     /// How it ran.
     pub plan: String,
+    /// The same as numbers, on the skinny route.
+    pub skinny: Option<Skinny>,
+    /// Whether it is what the plan says.
+    pub planned: bool,
     /// Bytes of weights.
     pub bytes: usize,
     /// A launch.
@@ -55,6 +67,7 @@ impl Default for Plan {
             formats: Vec::new(),
             shapes: vec![(17408, 5120), (5120, 17408), (2048, 5120), (14336, 4096)],
             tokens: vec![1, 2, 4, 8, 16, 32],
+            sweep: false,
         }
     }
 }
@@ -85,7 +98,7 @@ pub fn run(
         }
         for &(n, k) in &plan.shapes {
             if k.is_multiple_of(format.k_multiple) {
-                for line in shape(on, format, (n, k), &plan.tokens, device)? {
+                for line in shape(on, format, (n, k), plan, device)? {
                     report(&limits, &line);
                 }
             }
@@ -107,43 +120,72 @@ fn shape(
     on: &mut GpuExecutor,
     format: &LinearFormat,
     (n, k): (u32, u32),
-    tokens: &[u32],
+    wanted: &Plan,
     device: Device,
 ) -> Result<Vec<Line>, Failure> {
-    let most = tokens.iter().copied().max().unwrap_or(1);
-    let bench = prepare(on, format, (n, k), most)?;
+    let most = wanted.tokens.iter().copied().max().unwrap_or(1);
+    let mut bench = prepare(on, format, (n, k), most)?;
     let read_gb_s = speed::read(on, &bench.weights, bench.copies, bench.bytes)?;
     let mut lines = Vec::new();
-    for &m in tokens {
-        let plan = bench.linear.plan(m, device)?;
-        let memory = plan.workspace();
-        let counters = on.alloc(memory.counters_bytes.max(256))?;
+    for &m in &wanted.tokens {
+        let planned = bench.linear.plan(m, device)?;
+        let mut plans = vec![planned];
+        if let (true, Some(own)) = (wanted.sweep, planned.skinny()) {
+            let rates = device.rates();
+            let predicted =
+                |way: &Skinny| predict(&rates, &bench.linear.skinny_work(m, *way, device), &FIT).us;
+            let most = NEAR * predicted(&own);
+            let ways = bench.linear.skinny_ways(m, device).into_iter();
+            let near = ways.filter(|way| *way != own && predicted(way) <= most);
+            plans.extend(near.map(|way| LinearPlan {
+                route: Route::Skinny(way),
+                ..planned
+            }));
+        }
+        let most = |bytes: fn(&Workspace) -> usize| {
+            plans
+                .iter()
+                .map(|plan| bytes(&plan.workspace()))
+                .max()
+                .unwrap_or(0)
+                .max(256)
+        };
+        let counters = on.alloc(most(|memory| memory.counters_bytes))?;
         on.upload(&counters, 0, &vec![0; counters.bytes()])?;
-        let sums = on.alloc(memory.sums_bytes.max(256))?;
-        let us = speed::microseconds(on, bench.copies, &|index| {
-            let address = bench.weights.range(index * bench.bytes, bench.bytes)?;
-            let at = Operands {
-                weights: DeviceBuffer::new(address, bench.bytes),
-                sums: Some(sums),
-                counters: Some(counters),
-                ..bench.at
-            };
-            plan.steps(&at)?.into_iter().map(only_kernels).collect()
-        })?;
-        finite(on, &bench.at.out, m as usize * n as usize)?;
-        lines.push(Line {
-            format: format.name,
-            n,
-            k,
-            m,
-            plan: plan.describe(device),
-            bytes: bench.bytes,
-            us,
-            gb_s: bench.bytes as f64 / us / 1e3,
-            read_gb_s,
-        });
+        bench.at.counters = Some(counters);
+        bench.at.sums = Some(on.alloc(most(|memory| memory.sums_bytes))?);
+        for plan in plans {
+            let us = time(on, &bench, &plan)?;
+            lines.push(Line {
+                format: format.name,
+                n,
+                k,
+                m,
+                plan: plan.describe(device),
+                skinny: plan.skinny(),
+                planned: plan == planned,
+                bytes: bench.bytes,
+                us,
+                gb_s: bench.bytes as f64 / us / 1e3,
+                read_gb_s,
+            });
+        }
     }
     Ok(lines)
+}
+
+/// Microseconds of a plan.
+fn time(on: &mut GpuExecutor, bench: &Bench, plan: &LinearPlan) -> Result<f64, Failure> {
+    let us = speed::microseconds(on, bench.copies, &|index| {
+        let address = bench.weights.range(index * bench.bytes, bench.bytes)?;
+        let at = Operands {
+            weights: DeviceBuffer::new(address, bench.bytes),
+            ..bench.at
+        };
+        plan.steps(&at)?.into_iter().map(only_kernels).collect()
+    })?;
+    finite(on, &bench.at.out, plan.m as usize * plan.linear.n as usize)?;
+    Ok(us)
 }
 
 fn only_kernels(step: Step) -> Result<Launch, CudaError> {
@@ -258,7 +300,8 @@ pub fn json(name: &str, image: &str, limits: &Limits, lines: &[Line]) -> String 
         .iter()
         .map(|line| {
             serde_json::json!({
-                "format": line.format, "n": line.n, "k": line.k, "m": line.m, "plan": line.plan,
+                "format": line.format, "n": line.n, "k": line.k, "m": line.m, "plan": line.plan, "planned": line.planned,
+                "skinny": line.skinny.map(|s| [s.shape.columns, s.shape.token_tiles, s.warps, s.parts]),
                 "bytes": line.bytes, "us": line.us, "gb_s": line.gb_s, "read_gb_s": line.read_gb_s,
             })
         })
@@ -285,6 +328,8 @@ mod tests {
             k: 5120,
             m: 8,
             plan: "skinny".to_owned(),
+            skinny: None,
+            planned: true,
             bytes: 5_898_240,
             us: 2.0,
             gb_s: 2949.12,

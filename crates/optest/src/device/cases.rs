@@ -1,6 +1,8 @@
 //! The cases of the linears: shapes that straddle the edges of tiles, pieces, parts and routes.
 
 use galvani_cuda::ops::linear::divide::{self, Device};
+use galvani_cuda::ops::linear::plan::SKINNY_TOKENS_MAX;
+use galvani_cuda::ops::linear::rows::tiled_span;
 use galvani_cuda::ops::linear::{Linear, LinearFormat, LinearPlan, OutType, Route};
 use galvani_cuda::{CudaError, ops::linear};
 
@@ -11,8 +13,10 @@ use super::random::{Kind, RandomWeight, kinds};
 pub enum Division {
     /// As the plan says.
     Planned,
-    /// So many parts of k.
-    Parts(u32),
+    /// One of the ways in which the device can run the skinny kernel, by number (of more than there are, the remainder counts).
+    Way(u32),
+    /// The tiled kernel, so many parts of k.
+    Tiled(u32),
     /// The library's route, so many columns at a time.
     Library(u32),
 }
@@ -65,7 +69,17 @@ impl LinearCase {
     pub fn plan(&self, device: Device) -> Result<LinearPlan, CudaError> {
         match self.division {
             Division::Planned => self.linear.plan(self.m, device),
-            Division::Parts(parts) => self.linear.plan_with_parts(self.m, device, parts),
+            Division::Way(number) => {
+                let mut plan = self.linear.plan(self.m, device)?;
+                let ways = self.linear.skinny_ways(self.m, device);
+                plan.route = Route::Skinny(ways[number as usize % ways.len()]);
+                Ok(plan)
+            }
+            Division::Tiled(parts) => {
+                let mut plan = self.linear.plan(self.m, device)?;
+                plan.route = Route::Tiled { parts };
+                Ok(plan)
+            }
             Division::Library(columns) => {
                 let mut plan = self.linear.plan_library(self.m, device)?;
                 plan.route = Route::Library { columns };
@@ -133,10 +147,16 @@ fn format_cases(format: &LinearFormat, sources: &[Kind], all: &mut Vec<LinearCas
             residual: i % 5 < 2,
         };
         let parts = i / 2 % 4;
+        let divides = |volta| divide::valid(k.div_ceil(tiled_span(volta)), parts);
+        // Few tokens take either kernel.
+        let skinny = m <= SKINNY_TOKENS_MAX && !i.is_multiple_of(3);
         let division = match library {
             Some(columns) => Division::Library(columns),
-            None if parts > 0 && divide::valid(linear.pieces(), parts) => Division::Parts(parts),
-            None => Division::Planned,
+            None if parts == 0 => Division::Planned,
+            // Steps of a prime, so that a format meets ways of all kinds.
+            None if skinny => Division::Way(i * 37),
+            None if divides(true) && divides(false) => Division::Tiled(parts),
+            None => Division::Tiled(1),
         };
         let able: Vec<Kind> = sources
             .iter()

@@ -88,6 +88,13 @@ impl Flags {
                     flags.plan.tokens = tokens.collect::<Result<_, _>>().map_err(|_| one_of("1,2,8"))?;
                 }
                 "--shape" => flags.plan.shapes = value.split(',').map(shape).collect::<Result<_, _>>()?,
+                "--ways" => {
+                    flags.plan.sweep = match value.as_str() {
+                        "near" => true,
+                        "planned" => false,
+                        _ => return Err(one_of("near, planned").into()),
+                    }
+                }
                 "--image" => {
                     flags.image = match value.as_str() {
                         "cubin" => Image::Cubin,

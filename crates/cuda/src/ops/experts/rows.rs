@@ -114,7 +114,7 @@ pub const fn early(format: &LinearFormat) -> bool {
 
 /// Threads of the direct down kernel's largest block: as many as a multiprocessor holds, where the registers allow it.
 pub const fn direct_threads(format: &LinearFormat) -> u32 {
-    if format.packed.row().planes[0] <= 4 {
+    if format.packed.row().planes[0] <= 4 && !matches!(format.packed, PackedFormat::Q6K) {
         1024
     } else {
         512

@@ -9,5 +9,5 @@ pub mod rows;
 pub mod steps;
 
 pub use formats::{FORMATS, LinearFormat, formats};
-pub use plan::{Linear, LinearPlan, OutType, Route, Workspace};
+pub use plan::{Linear, LinearPlan, OutType, Route, Skinny, Workspace};
 pub use steps::{Operands, Product, Step};

@@ -12,7 +12,7 @@ use crate::error::CudaError;
 use crate::model::{self, LoopRow};
 use crate::ops::linear::divide::{self, Device, PARTS_MAX, Work};
 use crate::ops::linear::formats::LinearFormat;
-use crate::ops::linear::rows;
+use crate::ops::linear::rows::{self, SHAPES, SkinnyShape};
 
 /// Tokens of the skinny route at most.
 pub const SKINNY_TOKENS_MAX: u32 = 32;
@@ -27,15 +27,14 @@ pub const K_MAX: u32 = 1 << 19;
 /// Each of the two scratches of the library route, weights and sums, is at most so large (unless 32 columns need more).
 pub const SCRATCH_BYTES: usize = 64 << 20;
 
-/// Tokens and columns of a tiled block.
-pub const TILED_TOKENS: u32 = 64;
+/// Tokens and tiles of columns of a tiled block.
+const TILED_TOKENS: u32 = 64;
 const TILED_TILES: u32 = 4;
+/// Sums of a tiled block.
+const TILED_SUMS_BYTES: u32 = 64 * 128 * 4;
 /// Time of 64 k of a full device in the tiled kernel, in ns: half of V100's tensor rate; and of one block.
 const TILED_ROUND_NS: f64 = 4000.0;
 const TILED_LATENCY_NS: f64 = 1500.0;
-
-/// How much slower a plan with fewer parts may be by the model, whose own error is an eighth: parts that meet must gain more.
-const PARTS_GAIN: f64 = 1.1;
 
 /// The type of the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,22 +72,24 @@ pub struct Linear {
     pub residual: bool,
 }
 
+/// How the skinny kernel runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Skinny {
+    /// Columns and tokens of a block.
+    pub shape: SkinnyShape,
+    /// Warps of a block, which share the spans of k.
+    pub warps: u32,
+    /// Parts of k.
+    pub parts: u32,
+}
+
 /// How a product runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// `linear_skinny.cu`
-    Skinny {
-        /// Token tiles of a weight pass.
-        token_tiles: u32,
-        /// Warps of a block, which share the pieces of k.
-        warps: u32,
-        /// Parts of k.
-        parts: u32,
-    },
+    Skinny(Skinny),
     /// `linear_tiled.cu`
     Tiled {
-        /// Blocks along the tokens.
-        token_blocks: u32,
         /// Parts of k.
         parts: u32,
     },
@@ -160,15 +161,19 @@ impl Linear {
     /// Parts that do not each have a piece, or a route without parts.
     pub fn plan_with_parts(&self, m: u32, device: Device, forced: u32) -> Result<LinearPlan, CudaError> {
         let mut plan = self.plan(m, device)?;
-        let pieces = self.pieces();
+        let (parts, pieces) = match &mut plan.route {
+            Route::Skinny(skinny) => (
+                &mut skinny.parts,
+                self.k.div_ceil(skinny.shape.span(device.volta)),
+            ),
+            Route::Tiled { parts } => (parts, self.k.div_ceil(rows::tiled_span(device.volta))),
+            Route::Library { .. } => return Err(shape("parts of k", forced, "none on the library's route")),
+        };
         if forced > PARTS_MAX || !divide::valid(pieces, forced) {
             let allowed = format!("1 to {PARTS_MAX}, each with one of the {pieces} pieces");
             return Err(shape("parts of k", forced, allowed));
         }
-        match &mut plan.route {
-            Route::Skinny { parts, .. } | Route::Tiled { parts, .. } => *parts = forced,
-            Route::Library { .. } => return Err(shape("parts of k", forced, "none on the library's route")),
-        }
+        *parts = forced;
         Ok(plan)
     }
 
@@ -214,83 +219,112 @@ impl Linear {
         Ok(())
     }
 
-    /// The skinny kernel's launch with these numbers, as the model of times sees it.
-    pub fn skinny_work(
-        &self,
-        m: u32,
-        [token_tiles, warps, parts]: [u32; 3],
-        kernel: &LoopRow,
-    ) -> model::Work {
-        let (tiles, pieces) = (self.tiles(), self.pieces());
+    /// Blocks of the skinny kernel, along the columns.
+    pub const fn blocks(&self, shape: SkinnyShape) -> u32 {
+        self.tiles() * (32 / shape.columns)
+    }
+
+    /// The skinny kernel's launch, as the model of times sees it.
+    pub fn skinny_work(&self, m: u32, skinny: Skinny, device: Device) -> model::Work {
+        let kernel = model::skinny_loop(device.volta, self.format.name, skinny.shape);
+        self.skinny_work_of(m, skinny, device.volta, &kernel)
+    }
+
+    /// The same with a loop that the caller knows.
+    pub fn skinny_work_of(&self, m: u32, skinny: Skinny, volta: bool, kernel: &LoopRow) -> model::Work {
+        let Skinny { shape, warps, parts } = skinny;
+        let (blocks, span) = (self.blocks(shape), shape.span(volta));
+        let pieces = self.k.div_ceil(span);
+        let bytes = self.format.tile_bytes(self.k) as f64 * f64::from(self.tiles());
         model::Work {
-            tiles,
+            blocks,
             parts,
             warps,
             pieces,
-            piece: self.format.piece,
-            piece_bytes: self.format.tile_bytes(self.k) as f64 / f64::from(pieces),
-            tokens: m.min(8 * token_tiles),
-            token_tiles,
+            piece: span,
+            piece_bytes: bytes / f64::from(blocks) / f64::from(pieces),
+            tokens: m.min(8 * shape.token_tiles),
+            sums_bytes: shape.sums_bytes(),
             registers: kernel.registers,
-            shared_bytes: rows::skinny_shared_bytes(warps, token_tiles) + kernel.shared_static,
+            shared_bytes: shape.shared_bytes(warps) + kernel.shared_static,
             pass: kernel.pass,
         }
     }
 
-    /// By the model: the fewest parts of k that come within [`PARTS_GAIN`] of the fastest, and with them the warps that are fastest.
-    /// Where later devices run their own code, blocks have as many warps as the row allows: so they were measured.
-    fn skinny(&self, m: u32, device: Device) -> Route {
-        let token_tiles = rows::TOKEN_TILES.into_iter().find(|tiles| m <= 8 * tiles);
-        let token_tiles = token_tiles.expect("the caller saw that the tokens fit the largest");
-        let (threads, _) = rows::skinny_bounds(&self.format, token_tiles);
-        let pieces = self.pieces();
-        let most = (threads / 32).min(pieces.next_power_of_two());
-        let least = if device.volta { 1 } else { most };
-        let kernel = model::skinny_loop(device.volta, self.format.name, token_tiles);
-        let rates = device.rates();
-        let fastest = |parts: u32| {
-            let warps = std::iter::successors(Some(most), |warps| Some(warps / 2));
-            let timed = warps.take_while(|warps| *warps >= least).map(|warps| {
-                let numbers = [token_tiles, warps, parts];
-                let work = self.skinny_work(m, numbers, &kernel);
-                (numbers, model::predict(&rates, &work, &model::FIT).us)
-            });
-            let best = timed.min_by(|a, b| a.1.total_cmp(&b.1));
-            best.expect("a block has a warp")
-        };
-        let parts = (1..=PARTS_MAX.min(pieces)).filter(|parts| divide::valid(pieces, *parts));
-        let all: Vec<([u32; 3], f64)> = parts.map(fastest).collect();
-        let best = all.iter().map(|(_, us)| *us).fold(f64::INFINITY, f64::min);
-        let chosen = all.iter().find(|(_, us)| *us <= PARTS_GAIN * best);
-        let [token_tiles, warps, parts] = chosen.expect("one part is always valid").0;
-        Route::Skinny {
-            token_tiles,
-            warps,
-            parts,
+    /// All ways to run the skinny kernel: each shape of the device that has room for the tokens and no token tile too many, each
+    /// number of warps that a block may have, each number of parts that all have something to do.
+    pub fn skinny_ways(&self, m: u32, device: Device) -> Vec<Skinny> {
+        let fits = SHAPES.iter().filter(|shape| m <= 8 * shape.token_tiles);
+        let token_tiles = fits.map(|shape| shape.token_tiles).min();
+        let mut ways = Vec::new();
+        for shape in SHAPES
+            .iter()
+            .filter(|shape| Some(shape.token_tiles) == token_tiles)
+        {
+            let pieces = self.k.div_ceil(shape.span(device.volta));
+            let (threads, _) = rows::skinny_bounds(&self.format, *shape);
+            let most = (threads / 32).min(pieces.next_power_of_two());
+            let parts = (1..=PARTS_MAX.min(pieces)).filter(|parts| divide::valid(pieces, *parts));
+            for parts in parts {
+                let warps = std::iter::successors(Some(most), |warps| Some(warps / 2));
+                ways.extend(warps.take_while(|warps| *warps > 0).map(|warps| Skinny {
+                    shape: *shape,
+                    warps,
+                    parts,
+                }));
+            }
         }
+        ways
+    }
+
+    /// The fastest by the model. Blocks of less than four warps are left out where a row allows for more than four: they took longer than it
+    /// says.
+    fn skinny(&self, m: u32, device: Device) -> Route {
+        let rates = device.rates();
+        let all = self.skinny_ways(m, device);
+        let most = |shape| {
+            all.iter()
+                .filter(|way| way.shape == shape)
+                .map(|way| way.warps)
+                .max()
+        };
+        let large = all
+            .iter()
+            .filter(|way| way.warps >= 4 || most(way.shape) <= Some(4));
+        let timed = large.map(|way| {
+            let work = self.skinny_work(m, *way, device);
+            (way, model::predict(&rates, &work, &model::FIT).us)
+        });
+        let best = timed.min_by(|a, b| a.1.total_cmp(&b.1));
+        Route::Skinny(*best.expect("one part is always valid").0)
+    }
+
+    /// Blocks of one part of the tiled kernel: along the tokens, along the columns.
+    pub const fn tiled_blocks(&self, m: u32) -> [u32; 2] {
+        [m.div_ceil(TILED_TOKENS), self.tiles().div_ceil(TILED_TILES)]
     }
 
     /// The work of the tiled kernel.
     pub fn tiled_work(&self, m: u32, device: Device) -> Work {
-        let blocks = m.div_ceil(TILED_TOKENS) * self.tiles().div_ceil(TILED_TILES);
-        let part_bytes = f64::from(blocks) * f64::from(TILED_TOKENS * TILED_TILES * 32 * 4);
+        let [along, across] = self.tiled_blocks(m);
+        let blocks = along * across;
+        let span = rows::tiled_span(device.volta);
+        let part_bytes = f64::from(blocks) * f64::from(TILED_SUMS_BYTES);
         Work {
             blocks,
             resident: device.sm_count * rows::tiled_blocks(&self.format),
             together: device.sm_count,
-            pieces: self.pieces(),
+            pieces: self.k.div_ceil(span),
             pieces_round: 1,
-            round_ns: TILED_ROUND_NS * f64::from(self.format.piece) / 64.0,
-            latency_ns: TILED_LATENCY_NS * f64::from(self.format.piece) / 64.0,
+            round_ns: TILED_ROUND_NS * f64::from(span) / 64.0,
+            latency_ns: TILED_LATENCY_NS * f64::from(span) / 64.0,
             part_ns: 2.0 * part_bytes / f64::from(device.read_gb_s),
         }
     }
 
     fn tiled(&self, m: u32, device: Device) -> Route {
-        Route::Tiled {
-            token_blocks: m.div_ceil(TILED_TOKENS),
-            parts: divide::choose(&self.tiled_work(m, device)).parts,
-        }
+        let parts = divide::choose(&self.tiled_work(m, device)).parts;
+        Route::Tiled { parts }
     }
 
     fn library(&self, m: u32) -> Route {
@@ -308,34 +342,31 @@ impl Linear {
 }
 
 impl LinearPlan {
-    /// Token tiles, warps and parts of the skinny route; none on the others.
-    pub const fn skinny(&self) -> Option<[u32; 3]> {
+    /// How the skinny kernel runs; nothing on the other routes.
+    pub const fn skinny(&self) -> Option<Skinny> {
         match self.route {
-            Route::Skinny {
-                token_tiles,
-                warps,
-                parts,
-            } => Some([token_tiles, warps, parts]),
+            Route::Skinny(skinny) => Some(skinny),
             Route::Tiled { .. } | Route::Library { .. } => None,
         }
     }
 
     /// The memory that it needs.
     pub fn workspace(&self) -> Workspace {
-        let tiles = self.linear.tiles();
         match self.route {
-            Route::Skinny { parts: 1, .. } | Route::Tiled { parts: 1, .. } => Workspace::default(),
-            Route::Skinny {
-                token_tiles, parts, ..
-            } => Workspace {
-                sums_bytes: tiles as usize * (parts * token_tiles) as usize * 1024,
-                counters_bytes: tiles as usize * 4,
-                rows_bytes: 0,
-            },
-            Route::Tiled { token_blocks, parts } => {
-                let places = tiles.div_ceil(TILED_TILES) as usize * token_blocks as usize;
+            Route::Skinny(Skinny { parts: 1, .. }) | Route::Tiled { parts: 1 } => Workspace::default(),
+            Route::Skinny(Skinny { shape, parts, .. }) => {
+                let blocks = self.linear.blocks(shape) as usize;
                 Workspace {
-                    sums_bytes: places * parts as usize * (TILED_TOKENS * TILED_TILES * 32 * 4) as usize,
+                    sums_bytes: blocks * (parts * shape.sums_bytes()) as usize,
+                    counters_bytes: blocks * 4,
+                    rows_bytes: 0,
+                }
+            }
+            Route::Tiled { parts } => {
+                let [along, across] = self.linear.tiled_blocks(self.m);
+                let places = along as usize * across as usize;
+                Workspace {
+                    sums_bytes: places * (parts * TILED_SUMS_BYTES) as usize,
                     counters_bytes: places * 4,
                     rows_bytes: 0,
                 }
@@ -351,30 +382,26 @@ impl LinearPlan {
     /// One line: route, blocks, waves.
     pub fn describe(&self, device: Device) -> String {
         match self.route {
-            Route::Skinny {
-                token_tiles,
-                warps,
-                parts,
-            } => {
-                let kernel = model::skinny_loop(device.volta, self.linear.format.name, token_tiles);
-                let work = self
-                    .linear
-                    .skinny_work(self.m, [token_tiles, warps, parts], &kernel);
+            Route::Skinny(skinny) => {
+                let work = self.linear.skinny_work(self.m, skinny, device);
                 let time = model::predict(&device.rates(), &work, &model::FIT);
                 format!(
-                    "skinny mt{token_tiles}, {warps} warps, {} tiles x {parts} parts, {:.2} waves, {:?} binds",
-                    self.linear.tiles(),
+                    "skinny mt{}, {} warps, {} blocks of {} columns x {} parts, {:.2} waves, {:?} binds",
+                    skinny.shape.token_tiles,
+                    skinny.warps,
+                    work.blocks,
+                    skinny.shape.columns,
+                    skinny.parts,
                     time.waves,
                     time.bound
                 )
             }
-            Route::Tiled { token_blocks, parts } => {
-                let choice = divide::estimate(&self.linear.tiled_work(self.m, device), parts);
+            Route::Tiled { parts } => {
+                let work = self.linear.tiled_work(self.m, device);
+                let choice = divide::estimate(&work, parts);
                 format!(
-                    "tiled, {token_blocks} x {} blocks x {parts} parts, {:.2} waves of {} rounds",
-                    self.linear.tiles().div_ceil(TILED_TILES),
-                    choice.waves,
-                    choice.rounds
+                    "tiled, {} blocks x {parts} parts, {:.2} waves of {} rounds",
+                    work.blocks, choice.waves, choice.rounds
                 )
             }
             Route::Library { columns } => {
@@ -425,18 +452,11 @@ mod tests {
         Linear::plain(LinearFormat::of(PackedFormat::Nvfp4.row()), n, k)
     }
 
-    fn parts(plan: &LinearPlan) -> u32 {
-        match plan.route {
-            Route::Skinny { parts, .. } | Route::Tiled { parts, .. } => parts,
-            Route::Library { .. } => 0,
-        }
-    }
-
     #[test]
     fn bands_begin_and_end_where_they_say() {
         let class = |m| match linear(1000, 512).plan(m, Device::V100).unwrap().route {
-            Route::Skinny { token_tiles, .. } => token_tiles,
-            Route::Tiled { token_blocks, .. } => 100 + token_blocks,
+            Route::Skinny(skinny) => skinny.shape.token_tiles,
+            Route::Tiled { .. } => 100 + m.div_ceil(TILED_TOKENS),
             Route::Library { .. } => 1000,
         };
         let cases = [
@@ -459,15 +479,19 @@ mod tests {
 
     #[test]
     fn what_was_fastest_on_an_h200_is_chosen() {
-        for (n, k, want) in [
-            (17408, 5120, 1..=1),
-            (5120, 17408, 3..=3),
-            (2048, 5120, 4..=5),
-            (14336, 4096, 1..=1),
+        // Within a tenth of the fastest: whole tiles of few warps, parts of k where there are few tiles, half tiles where there are fewer.
+        for (n, k, columns, warps, parts) in [
+            (17408, 5120, 32, 4..=8, 1..=1),
+            (5120, 17408, 32, 4..=16, 1..=4),
+            (2048, 5120, 16, 16..=16, 1..=1),
+            (14336, 4096, 32, 4..=8, 1..=1),
         ] {
             let plan = linear(n, k).plan(1, Device::H200).unwrap();
+            let skinny = plan.skinny().expect("one token");
             assert!(
-                want.contains(&parts(&plan)),
+                skinny.shape.columns == columns
+                    && warps.contains(&skinny.warps)
+                    && parts.contains(&skinny.parts),
                 "{n} x {k}: {}",
                 plan.describe(Device::H200)
             );

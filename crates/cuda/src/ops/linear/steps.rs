@@ -70,24 +70,23 @@ impl LinearPlan {
     pub fn steps(&self, at: &Operands) -> Result<Vec<Step>, CudaError> {
         self.check_operands(at)?;
         match self.route {
-            Route::Skinny {
-                token_tiles,
-                warps,
-                parts,
-            } => Ok(vec![Step::Kernel(Launch {
-                symbol: rows::skinny(&self.linear.format, token_tiles),
-                grid: [self.linear.tiles(), parts, 1],
-                block: [warps * 32, 1, 1],
-                shared_bytes: rows::skinny_shared_bytes(warps, token_tiles),
+            Route::Skinny(skinny) => Ok(vec![Step::Kernel(Launch {
+                symbol: rows::skinny(&self.linear.format, skinny.shape),
+                grid: [self.linear.blocks(skinny.shape), skinny.parts, 1],
+                block: [skinny.warps * 32, 1, 1],
+                shared_bytes: skinny.shape.shared_bytes(skinny.warps),
                 args: self.args(at),
             })]),
-            Route::Tiled { token_blocks, parts } => Ok(vec![Step::Kernel(Launch {
-                symbol: rows::tiled(&self.linear.format),
-                grid: [token_blocks, self.linear.tiles().div_ceil(4), parts],
-                block: [TILED_THREADS, 1, 1],
-                shared_bytes: 0,
-                args: self.args(at),
-            })]),
+            Route::Tiled { parts } => {
+                let [along, across] = self.linear.tiled_blocks(self.m);
+                Ok(vec![Step::Kernel(Launch {
+                    symbol: rows::tiled(&self.linear.format),
+                    grid: [along, across, parts],
+                    block: [TILED_THREADS, 1, 1],
+                    shared_bytes: 0,
+                    args: self.args(at),
+                })])
+            }
             Route::Library { columns } => {
                 let firsts = (0..self.linear.n).step_by(columns as usize);
                 Ok(firsts.flat_map(|first| self.chunk(at, first, columns)).collect())
