@@ -259,7 +259,11 @@ fn test(
 }
 
 /// Where every case runs, none of these rows may be left out.
-fn none_left_out(flags: &Flags, rows: Vec<KernelRow>, ran: impl Fn(&str) -> bool) -> Result<(), Failure> {
+pub(crate) fn none_left_out(
+    flags: &Flags,
+    rows: Vec<KernelRow>,
+    ran: impl Fn(&str) -> bool,
+) -> Result<(), Failure> {
     let missing: Vec<String> = rows
         .into_iter()
         .map(|row| row.symbol)

@@ -8,7 +8,7 @@ use galvani_cuda::ops::experts::rows;
 use galvani_cuda::pack::file::Pack;
 use galvani_cuda::{CudaError, Launcher};
 
-use crate::device::command::Flags;
+use crate::device::command::{Flags, none_left_out};
 use crate::device::gpu::GpuExecutor;
 use crate::device::interpreter::Interpreter;
 use crate::device::random::{Kind, kinds};
@@ -34,8 +34,9 @@ pub fn command(arguments: &[String]) -> Result<(), Failure> {
         "ptx" => {
             let mut interpreter = Interpreter::new(Pack::read(&flags.pack)?, flags.mma, flags.threads);
             test(&mut interpreter, &flags)?;
-            let launched: BTreeSet<&String> = interpreter.launched.keys().collect();
-            every_row(&flags, &|symbol| launched.contains(symbol))
+            none_left_out(&flags, rows::rows(), |symbol| {
+                interpreter.launched.contains_key(symbol)
+            })
         }
         "cuda" => test(
             &mut GpuExecutor::open(&flags.pack, flags.image, TEST_BYTES)?,
@@ -90,18 +91,6 @@ fn test(on: &mut dyn Launcher, flags: &Flags) -> Result<(), Failure> {
     .into())
 }
 
-/// Without a filter, no row of the experts may be left out.
-fn every_row(flags: &Flags, launched: &dyn Fn(&String) -> bool) -> Result<(), Failure> {
-    let symbols = rows::rows().into_iter().map(|row| row.symbol);
-    let missing: Vec<String> = symbols
-        .filter(|symbol| flags.filter.is_empty() && !launched(symbol))
-        .collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    Err(format!("rows that no case ran: {}", missing.join(", ")).into())
-}
-
 /// A GPU's PTX against the interpreter, bit for bit.
 fn bit_equal(flags: &Flags) -> Result<(), Failure> {
     let mut gpu = GpuExecutor::open(&flags.pack, Image::Ptx, TEST_BYTES)?;
@@ -120,14 +109,17 @@ fn bit_equal(flags: &Flags) -> Result<(), Failure> {
         }
     }
     println!(
-        "{}: {runs} runs, {} different",
+        "{}: {runs} runs of {} rows, {} different",
         gpu.gpu.info().name,
+        interpreter.launched.len(),
         different.len()
     );
-    if different.is_empty() {
-        return Ok(());
+    if !different.is_empty() {
+        return Err(different.join("\n").into());
     }
-    Err(different.join("\n").into())
+    none_left_out(flags, rows::rows(), |symbol| {
+        interpreter.launched.contains_key(symbol)
+    })
 }
 
 fn measure(flags: &Flags) -> Result<(), Failure> {
