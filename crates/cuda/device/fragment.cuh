@@ -15,7 +15,7 @@
 #pragma once
 #include "common.cuh"
 
-constexpr int kPiece = 64;       // k
+constexpr int kPiece = 64;  // k
 constexpr int kPieceUnits = 2;
 
 // The column (0..31) that a slot of the packed layout holds: quad-pair q = (slot >> 2) & 3, row of the quad-pair below it.
@@ -25,13 +25,13 @@ __device__ __forceinline__ int column_of_slot(int slot) { return ((slot >> 2) & 
 
 template <int WIDTH>
 struct Fragment {
-  static constexpr int kSpan = 128;              // k
-  static constexpr int kColumns = WIDTH / 8;   // of a lane
-  static constexpr int kUnits = 1;               // of a lane in a column
-  static constexpr int kAcc = WIDTH / 4;       // sums of a lane for eight tokens
-  static constexpr int kTerms = 1;             // lanes that hold sums of one number
-  static constexpr int kOctets = 1;            // expanded at one time: what registers hold
-  static constexpr bool kTurns = true;         // whether lanes may begin with different octets
+  static constexpr int kSpan = 128;           // k
+  static constexpr int kColumns = WIDTH / 8;  // of a lane
+  static constexpr int kUnits = 1;            // of a lane in a column
+  static constexpr int kAcc = WIDTH / 4;      // sums of a lane for eight tokens
+  static constexpr int kTerms = 1;            // lanes that hold sums of one number
+  static constexpr int kOctets = 1;           // expanded at one time: what registers hold
+  static constexpr bool kTurns = true;        // whether lanes may begin with different octets
 
   // Four lanes read the activations of one token 64 bytes apart: half of them in the same banks. With several tiles of tokens, where that
   // binds, the upper two lanes take the octets of a pair the other way round.
@@ -135,6 +135,7 @@ struct WarpSums {
   __device__ static __forceinline__ int column(int e, int half) { return Lanes::sum_column(e & 31, sum(e), half); }
   __device__ static __forceinline__ int token(int e) { return Lanes::sum_token(e & 31, sum(e)); }
 };
+
 // What a warp of the experts' kernels takes: two narrow spans where a wide one would fill too many registers.
 #if __CUDA_ARCH__ >= 750
 constexpr int kExpertWidth = 16;
@@ -143,8 +144,8 @@ constexpr int kExpertWidth = 32;
 #endif
 
 // The four cells of one column of a unit, in one plane of B bits a code, B = 4, 8 or 16: `plane` is the unit's first byte of that
-// plane. Planes up to 4 bits: [slot][octet][B bytes]. Wider ones: [16-byte chunk][slot][16 bytes]. Every load of a warp is in runs
-// of 128 bytes at least.
+// plane. Planes up to 4 bits: [slot][octet][B bytes]. Wider ones: [16-byte chunk][slot][16 bytes]. Loads of a warp are in runs of
+// 128 bytes at least.
 template <int B>
 struct CellWords {
   u32 w[4][B / 4];  // [octet][32-bit words of a cell]
