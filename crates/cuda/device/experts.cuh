@@ -105,8 +105,8 @@ __device__ __forceinline__ float finish_sum(float sum, const float* column_scale
   return finish.of(sum);
 }
 
-// accumulate's sums in its order (lanes do not turn: all routes give the same bits), with AHEAD spans' loads in flight: for a few tokens, where a warp has two to four spans, few warps
-// are there, and each wait for memory is a good part of the launch.
+// accumulate's sums in its order, with AHEAD spans' loads in flight: for a few tokens, where a warp has two to four spans, few warps are
+// there, and each wait for memory is a good part of the launch. Lanes do not turn, so that all routes give the same bits.
 template <typename F, int MT, int AHEAD_>
 __device__ __forceinline__ void accumulate_ahead(float (&acc)[MT][Lanes::kAcc], const __half* const (&rows)[MT], int k_end, const u8* tile, const Share& share, int lane) {
   constexpr int kSpan = Lanes::kSpan;

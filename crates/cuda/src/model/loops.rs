@@ -42,31 +42,10 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
 });
 
 fn entry(row: &Row) -> (Key<'static>, LoopRow) {
-    let [
-        issued,
-        int,
-        fma,
-        half,
-        volta_steps,
-        tensor,
-        quarter_rate,
-        memory,
-        registers,
-        shared_static,
-    ] = row.numbers(4);
     let loop_row = LoopRow {
-        pass: Pass {
-            issued,
-            int,
-            fma,
-            half,
-            volta_steps,
-            tensor,
-            quarter_rate,
-            memory,
-        },
-        registers,
-        shared_static,
+        pass: Pass::of_numbers(row.numbers(4)),
+        registers: row.get(12),
+        shared_static: row.get(13),
     };
     let shape = SkinnyShape {
         columns: row.get(2),
@@ -114,31 +93,18 @@ pub(super) fn of_pack(pack: &Pack) -> Result<String, String> {
         let packed = pack.manifest.blobs.iter().any(|entry| entry.arch == arch);
         for format in formats() {
             for shape in SHAPES {
-                let LoopRow {
-                    pass: p,
-                    registers,
-                    shared_static,
-                } = if packed {
+                let row = if packed {
                     read(pack, arch, &rows::skinny(&format, shape))?
                 } else if let Some(kept) = kept(arch, format.name, shape) {
                     kept
                 } else {
                     continue;
                 };
+                let pass = row.pass.numbers().map(|number| number.to_string()).join("\t");
                 writeln!(
                     text,
-                    "{arch}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{registers}\t{shared_static}",
-                    format.name,
-                    shape.columns,
-                    shape.token_tiles,
-                    p.issued,
-                    p.int,
-                    p.fma,
-                    p.half,
-                    p.volta_steps,
-                    p.tensor,
-                    p.quarter_rate,
-                    p.memory
+                    "{arch}\t{}\t{}\t{}\t{pass}\t{}\t{}",
+                    format.name, shape.columns, shape.token_tiles, row.registers, row.shared_static
                 )
                 .expect("to memory");
             }

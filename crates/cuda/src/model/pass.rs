@@ -49,16 +49,39 @@ pub fn main_loop(code: &[u8], arch: Arch) -> Option<Pass> {
 }
 
 impl Pass {
-    /// Of code with Ampere's tensor instruction: issued, int, fma, half, tensor, as the tables of measurements have it.
-    pub(super) fn hopper([issued, int, fma, half, tensor]: [u32; 5]) -> Self {
+    /// From a table's fields, which stand in the order of the struct's.
+    pub(super) const fn of_numbers(
+        [issued, int, fma, half, volta_steps, tensor, quarter_rate, memory]: [u32; 8],
+    ) -> Self {
         Self {
             issued,
             int,
             fma,
             half,
+            volta_steps,
             tensor,
-            ..Self::default()
+            quarter_rate,
+            memory,
         }
+    }
+
+    /// The fields of a table.
+    pub(super) const fn numbers(&self) -> [u32; 8] {
+        [
+            self.issued,
+            self.int,
+            self.fma,
+            self.half,
+            self.volta_steps,
+            self.tensor,
+            self.quarter_rate,
+            self.memory,
+        ]
+    }
+
+    /// Of code with Ampere's tensor instruction: issued, int, fma, half, tensor, as the tables of measurements have it.
+    pub(super) const fn hopper([issued, int, fma, half, tensor]: [u32; 5]) -> Self {
+        Self::of_numbers([issued, int, fma, half, 0, tensor, 0, 0])
     }
 
     /// Adds one instruction by its opcode (numbers read off nvdisasm's listings of sm_70 and sm_90 code).

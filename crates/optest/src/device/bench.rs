@@ -130,17 +130,8 @@ fn shape(
     for &m in &wanted.tokens {
         let planned = bench.linear.plan(m, device)?;
         let mut plans = vec![planned];
-        if let (true, Some(own)) = (wanted.sweep, planned.skinny()) {
-            let rates = device.rates();
-            let predicted =
-                |way: &Skinny| predict(&rates, &bench.linear.skinny_work(m, *way, device), &FIT).us;
-            let most = NEAR * predicted(&own);
-            let ways = bench.linear.skinny_ways(m, device).into_iter();
-            let near = ways.filter(|way| *way != own && predicted(way) <= most);
-            plans.extend(near.map(|way| LinearPlan {
-                route: Route::Skinny(way),
-                ..planned
-            }));
+        if wanted.sweep {
+            plans.extend(near(&planned, device));
         }
         let most = |bytes: fn(&Workspace) -> usize| {
             plans
@@ -172,6 +163,23 @@ fn shape(
         }
     }
     Ok(lines)
+}
+
+/// The other ways of the skinny kernel that the model thinks near a plan's.
+fn near(planned: &LinearPlan, device: Device) -> Vec<LinearPlan> {
+    let (linear, m, rates) = (planned.linear, planned.m, device.rates());
+    let Some(own) = planned.skinny() else {
+        return Vec::new();
+    };
+    let predicted = |way| predict(&rates, &linear.skinny_work(m, way, device), &FIT).us;
+    let most = NEAR * predicted(own);
+    let ways = linear.skinny_ways(m, device).into_iter();
+    ways.filter(|way| *way != own && predicted(*way) <= most)
+        .map(|way| LinearPlan {
+            route: Route::Skinny(way),
+            ..*planned
+        })
+        .collect()
 }
 
 /// Microseconds of a plan.

@@ -251,6 +251,13 @@ impl Linear {
         }
     }
 
+    /// Warps of a block at most: those of its row, and no more than there are spans for.
+    fn warps_max(&self, shape: SkinnyShape, device: Device) -> u32 {
+        let (threads, _) = rows::skinny_bounds(&self.format, shape);
+        let spans = self.k.div_ceil(shape.span(device.volta));
+        (threads / 32).min(spans.next_power_of_two())
+    }
+
     /// All ways to run the skinny kernel: each shape of the device that has room for the tokens and no token tile too many, each
     /// number of warps that a block may have, each number of parts that all have something to do.
     pub fn skinny_ways(&self, m: u32, device: Device) -> Vec<Skinny> {
@@ -262,8 +269,7 @@ impl Linear {
             .filter(|shape| Some(shape.token_tiles) == token_tiles)
         {
             let pieces = self.k.div_ceil(shape.span(device.volta));
-            let (threads, _) = rows::skinny_bounds(&self.format, *shape);
-            let most = (threads / 32).min(pieces.next_power_of_two());
+            let most = self.warps_max(*shape, device);
             let parts = (1..=PARTS_MAX.min(pieces)).filter(|parts| divide::valid(pieces, *parts));
             for parts in parts {
                 let warps = std::iter::successors(Some(most), |warps| Some(warps / 2));
@@ -281,22 +287,14 @@ impl Linear {
     /// says.
     fn skinny(&self, m: u32, device: Device) -> Route {
         let rates = device.rates();
-        let all = self.skinny_ways(m, device);
-        let most = |shape| {
-            all.iter()
-                .filter(|way| way.shape == shape)
-                .map(|way| way.warps)
-                .max()
-        };
-        let large = all
-            .iter()
-            .filter(|way| way.warps >= 4 || most(way.shape) <= Some(4));
+        let all = self.skinny_ways(m, device).into_iter();
+        let large = all.filter(|way| way.warps >= 4 || self.warps_max(way.shape, device) <= 4);
         let timed = large.map(|way| {
-            let work = self.skinny_work(m, *way, device);
+            let work = self.skinny_work(m, way, device);
             (way, model::predict(&rates, &work, &model::FIT).us)
         });
         let best = timed.min_by(|a, b| a.1.total_cmp(&b.1));
-        Route::Skinny(*best.expect("one part is always valid").0)
+        Route::Skinny(best.expect("one part is always valid").0)
     }
 
     /// Blocks of one part of the tiled kernel: along the tokens, along the columns.
