@@ -105,11 +105,15 @@ __device__ __forceinline__ float finish_sum(float sum, const float* column_scale
   return finish.of(sum);
 }
 
+// How the grouped kernels go from span to span: what Volta's registers leave no room for (product.cuh).
+constexpr bool kStep = Lanes::kUnits == 1;
+
 // accumulate's sums in its order, with AHEAD spans' loads in flight: for a few tokens, where a warp has two to four spans, few warps are
 // there, and each wait for memory is a good part of the launch. Lanes do not turn, so that all routes give the same bits.
-template <typename F, int MT, int AHEAD_>
+template <typename F, int MT, int AHEAD_, bool STEP>
 __device__ __forceinline__ void accumulate_ahead(float (&acc)[MT][Lanes::kAcc], const __half* const (&rows)[MT], int k_end, const u8* tile, const Share& share, int lane) {
   constexpr int kSpan = Lanes::kSpan;
+  static_assert(PARTS / kHalves * kSpan % ((F::kStripePieces > 2 ? F::kStripePieces : 2) * kPiece) == 0, "accumulate steps by whole stripes");
   const int spans = (k_end + kSpan - 1) / kSpan, whole = k_end / kSpan;
   int s = share.first;
   if constexpr (AHEAD_ > 1) {
@@ -119,7 +123,12 @@ __device__ __forceinline__ void accumulate_ahead(float (&acc)[MT][Lanes::kAcc], 
     for (; s + (AHEAD_ - 1) * share.step < whole; s += AHEAD_ * share.step) {
       Span<F, kExpertWidth, false> ahead[AHEAD_];
 #pragma unroll
-      for (int a = 0; a < AHEAD_; a++) ahead[a].load(tile, Lanes::piece_of_span(s + a * share.step, lane), share.half, lane);
+      for (int a = 0; a < AHEAD_; a++) {
+        const int piece = Lanes::piece_of_span(s + a * share.step, lane);
+        typename F::At at;
+        place<F, kExpertWidth, false>(at, tile, piece, share.half, lane);
+        ahead[a].load(at, piece, lane);
+      }
 #pragma unroll
       for (int a = 0; a < AHEAD_; a++) {
         multiply<F, kExpertWidth, MT, false, false>(acc, ahead[a], x, 0, lane);
@@ -128,7 +137,7 @@ __device__ __forceinline__ void accumulate_ahead(float (&acc)[MT][Lanes::kAcc], 
       }
     }
   }
-  accumulate<F, kExpertWidth, MT, false>(acc, rows, k_end, tile, share.half, s, spans, share.step, lane);
+  accumulate<F, kExpertWidth, MT, false, STEP>(acc, rows, k_end, tile, share.half, s, spans, share.step, lane);
 }
 
 // What is added to the sum over a token's slots.

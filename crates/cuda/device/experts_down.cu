@@ -36,7 +36,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
 #pragma unroll
   for (int m = 0; m < kMine; m++)
     if (kEarly) finish[m].load(column_scale, bias, tile * 32 + number_column(m * THREADS + threadIdx.x));
-  accumulate_ahead<FORMAT, ROW_TILES, 1>(acc, rows, k, weights + tile * tile_bytes, Share(warp, PARTS), lane);
+  accumulate_ahead<FORMAT, ROW_TILES, 1, kStep>(acc, rows, k, weights + tile * tile_bytes, Share(warp, PARTS), lane);
 
 #pragma unroll
   for (int t = 0; t < ROW_TILES; t++) {

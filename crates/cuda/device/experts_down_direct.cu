@@ -53,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
     const size_t tile = (size_t)__ldg(&ids[slot]) * gridDim.x + blockIdx.x;
     float acc[1][Lanes::kAcc] = {};
     const Share share(work % PARTS, PARTS);
-    accumulate_ahead<FORMAT, 1, kAhead>(acc, rows, k, weights + tile * tile_bytes, share, lane);
+    accumulate_ahead<FORMAT, 1, kAhead, kStep && FORMAT::kStripePieces != 1>(acc, rows, k, weights + tile * tile_bytes, share, lane);
 #pragma unroll
     for (int i = 0; i < Lanes::kAcc; i++)
       if (Lanes::sum_token(lane, i) == 0) sums[(slot * kParts + share.first) * 32 + Lanes::sum_column(lane, i, share.half)] = acc[0][i];

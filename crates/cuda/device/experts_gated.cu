@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
     gate.load(column_scale, bias, pair * 64 + tile_column);
     up.load(column_scale, bias, pair * 64 + 32 + tile_column);
   }
-  accumulate_ahead<FORMAT, ROW_TILES, AHEAD>(acc, rows, k, tile, Share(warp % PARTS, PARTS), lane);
+  accumulate_ahead<FORMAT, ROW_TILES, AHEAD, kStep>(acc, rows, k, tile, Share(warp % PARTS, PARTS), lane);
 
   // The first eight warps finish: thread e has number e of each row tile.
 #pragma unroll

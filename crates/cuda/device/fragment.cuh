@@ -27,6 +27,7 @@ template <int WIDTH>
 struct Fragment {
   static constexpr int kSpan = 128;           // k
   static constexpr int kColumns = WIDTH / 8;  // of a lane
+  static constexpr int kColumnSlots = 256 / WIDTH;  // from one to the next
   static constexpr int kUnits = 1;            // of a lane in a column
   static constexpr int kAcc = WIDTH / 4;      // sums of a lane for eight tokens
   static constexpr int kTerms = 1;            // lanes that hold sums of one number
@@ -38,7 +39,7 @@ struct Fragment {
   __device__ static __forceinline__ int turned(int lane) { return (lane >> 1) & 1; }
 
   // Slot of the lane's column c (of the tile's half `half`, if narrow).
-  __device__ static __forceinline__ int slot(int lane, int c, int half) { return (lane >> 2) + (WIDTH == 32 ? 8 * c : 8 * half + 16 * c); }
+  __device__ static __forceinline__ int slot(int lane, int c, int half) { return (lane >> 2) + kColumnSlots * c + (WIDTH == 32 ? 0 : 8 * half); }
   // The lane's piece of the span, its unit there, and where these begin in the span. A row may end inside a span: of pieces past the
   // row's k, which a tile need not have, the last one takes the place, and zeros are what it is multiplied by.
   __device__ static __forceinline__ int piece(int lane) { return (lane >> 1) & 1; }
@@ -81,6 +82,7 @@ struct Fragment {
   static constexpr bool kNarrow = WIDTH == 16;
   static constexpr int kSpan = kNarrow ? 128 : 64;
   static constexpr int kColumns = 1;
+  static constexpr int kColumnSlots = 0;
   static constexpr int kUnits = 2;
   static constexpr int kAcc = 8;
   static constexpr int kTerms = kNarrow ? 2 : 1;
@@ -136,6 +138,13 @@ struct WarpSums {
   __device__ static __forceinline__ int token(int e) { return Lanes::sum_token(e & 31, sum(e)); }
 };
 
+// A slot's place in a plane of a unit, BYTES a slot. The four units of 128 k, which later tensor cores load together, lie at the same places of
+// the memory's banks: so the groups of 32 bytes of each 128 change places, by xor with 0 to 3. Both units of even pieces have 0 and 1, of odd
+// ones 2 and 3, unless pieces are a stripe each whose size moves odd ones by half of the banks anyway.
+// Only what eight slots do not reach may change, as a lane's columns lie so far apart: of eight bytes a slot one bit, of four none.
+template <int BYTES> __device__ __forceinline__ int staggered(int slot, int group) { return (BYTES * slot) ^ (32 * (group & (BYTES / 4 - 1))); }
+template <typename F> __device__ __forceinline__ int bank_group(int piece) { return F::kStripePieces == 1 && F::kStripeBytes % 128 == 64 ? 0 : 2 * (piece & 1); }
+
 // What a warp of the experts' kernels takes: two narrow spans where a wide one would fill too many registers.
 #if __CUDA_ARCH__ >= 750
 constexpr int kExpertWidth = 16;
@@ -143,8 +152,36 @@ constexpr int kExpertWidth = 16;
 constexpr int kExpertWidth = 32;
 #endif
 
-// The four cells of one column of a unit, in one plane of B bits a code, B = 4, 8 or 16: `plane` is the unit's first byte of that
-// plane. Planes up to 4 bits: [slot][octet][B bytes]. Wider ones: [16-byte chunk][slot][16 bytes]. Loads of a warp are in runs of
+// Where a lane's codes and sides of a span are: from `base` on, a number of bytes for each plane of codes (and unit of the lane's) and each side.
+// The next span's are as many bytes further on, all of them.
+template <int CODES, int SIDES>
+struct Places {
+  static constexpr int kUnits = Wide::kUnits;
+  const u8* base;
+  u32 code_at[CODES][kUnits], side_at[SIDES ? SIDES : 1];
+
+  // Plane p, BYTES a slot, whose bytes for the piece begin at `first`: `unit` and, if the lane has two, the next one.
+  template <int BYTES>
+  __device__ __forceinline__ void set_codes(int p, const u8* first, int unit_bytes, int unit, int slot, int group) {
+#pragma unroll
+    for (int u = 0; u < kUnits; u++) code_at[p][u] = (u32)(first - base) + unit_bytes * (unit + u) + staggered<BYTES>(slot, group + unit + u);
+  }
+  __device__ __forceinline__ void set_side(int i, const u8* first) { side_at[i] = (u32)(first - base); }
+  __device__ __forceinline__ const u8* codes(int p, int unit) const { return base + code_at[p][unit]; }
+  __device__ __forceinline__ const u8* side(int i) const { return base + side_at[i]; }
+  // The compiler must see one number a plane: what it knows to be a sum it would add up again for every load.
+  __device__ __forceinline__ void settle() {
+#pragma unroll
+    for (int p = 0; p < CODES; p++)
+#pragma unroll
+      for (int u = 0; u < kUnits; u++) asm("" : "+r"(code_at[p][u]));
+#pragma unroll
+    for (int i = 0; i < SIDES; i++) asm("" : "+r"(side_at[i]));
+  }
+};
+
+// The four cells of one column of a unit, in one plane of B bits a code, B = 4, 8 or 16: `first` is where the
+// column's begin. Planes up to 4 bits: [slot][octet][B bytes]. Wider ones: [16-byte chunk][slot][16 bytes]. Loads of a warp are in runs of
 // 128 bytes at least.
 template <int B>
 struct CellWords {
@@ -163,23 +200,23 @@ struct CellWords {
 };
 
 template <int B>
-__device__ __forceinline__ CellWords<B> load_cells(const u8* plane, int slot) {
+__device__ __forceinline__ CellWords<B> load_cells(const u8* first) {
   CellWords<B> out;
   if constexpr (B == 4) {
-    const uint4 v = load_stream<uint4>(plane + slot * 16);
+    const uint4 v = load_stream<uint4>(first);
     out.w[0][0] = v.x; out.w[1][0] = v.y; out.w[2][0] = v.z; out.w[3][0] = v.w;
   }
   if constexpr (B == 8) {
 #pragma unroll
     for (int c = 0; c < 2; c++) {
-      const uint4 v = load_stream<uint4>(plane + c * 512 + slot * 16);
+      const uint4 v = load_stream<uint4>(first + c * 512);
       out.w[2 * c][0] = v.x; out.w[2 * c][1] = v.y; out.w[2 * c + 1][0] = v.z; out.w[2 * c + 1][1] = v.w;
     }
   }
   if constexpr (B == 16) {
 #pragma unroll
     for (int c = 0; c < 4; c++) {
-      const uint4 v = load_stream<uint4>(plane + c * 512 + slot * 16);
+      const uint4 v = load_stream<uint4>(first + c * 512);
       out.w[c][0] = v.x; out.w[c][1] = v.y; out.w[c][2] = v.z; out.w[c][3] = v.w;
     }
   }
@@ -197,10 +234,10 @@ struct NarrowCells {
 };
 
 template <int B>
-__device__ __forceinline__ NarrowCells<B> load_narrow_cells(const u8* plane, int slot) {
+__device__ __forceinline__ NarrowCells<B> load_narrow_cells(const u8* first) {
   NarrowCells<B> out;
-  if constexpr (B == 1) out.w[0] = load_stream<u32>(plane + slot * 4);
-  else { const uint2 v = load_stream<uint2>(plane + slot * 8); out.w[0] = v.x; out.w[1] = v.y; }
+  if constexpr (B == 1) out.w[0] = load_stream<u32>(first);
+  else { const uint2 v = load_stream<uint2>(first); out.w[0] = v.x; out.w[1] = v.y; }
   return out;
 }
 

@@ -17,11 +17,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
   const int piece = blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5);
   if (piece >= (int)pieces) return;
   const u8* tile = weights + (size_t)blockIdx.y * tile_bytes;
-  const FORMAT::Head head = FORMAT::head(tile, piece, lane);
+  FORMAT::At place;
+  FORMAT::place(place, tile, piece, 0, lane);
+  const FORMAT::Head head = FORMAT::head(place, piece, 0);
   __half* at = rows + (size_t)(blockIdx.y * 32 + column_of_slot(lane)) * row_stride + piece * kPiece;
 #pragma unroll
   for (int u = 0; u < kPieceUnits; u++) {
-    const FORMAT::Codes codes = FORMAT::codes(tile, piece, u, lane);
+    FORMAT::place(place, tile, piece, u, lane);
+    const FORMAT::Codes codes = FORMAT::codes(place, 0, 0);
 #pragma unroll
     for (int o = 0; o < 4; o++) {
       u32 w[4];

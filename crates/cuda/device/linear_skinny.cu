@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
   const int spans = (int)((k + Lanes::kSpan - 1) / Lanes::kSpan);
   const int part_spans = (int)((u32)(spans + parts - 1) / (u32)parts);
   const int first = part * part_spans, end = min(first + part_spans, spans);
-  accumulate<FORMAT, COLUMNS, TOKEN_TILES, (TOKEN_TILES > 1)>(acc, rows, k, weights + (size_t)tile * tile_bytes, half, first + warp, end, warps, lane);
+  accumulate<FORMAT, COLUMNS, TOKEN_TILES, (TOKEN_TILES > 1), true>(acc, rows, k, weights + (size_t)tile * tile_bytes, half, first + warp, end, warps, lane);
 
 #pragma unroll
   for (int t = 0; t < TOKEN_TILES; t++) Numbers::put(&sums[(warp * TOKEN_TILES + t) * Lanes::kTerms * Numbers::kNumbers], acc[t], lane);

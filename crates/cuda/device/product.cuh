@@ -24,19 +24,26 @@ struct Span {
   typename F::Head head[Lanes::kColumns];
   typename F::Codes codes[Lanes::kColumns][Lanes::kUnits];
 
-  __device__ __forceinline__ void load(const u8* tile, int piece, int half, int lane) {
+  // `at`: where the lane's first column has its first unit of the piece.
+  __device__ __forceinline__ void load(const typename F::At& at, int piece, int lane) {
 #pragma unroll
     for (int c = 0; c < Lanes::kColumns; c++) {
-      const int slot = Lanes::slot(lane, c, half);
-      head[c] = F::head(tile, piece, slot);
+      head[c] = F::head(at, piece, Lanes::kColumnSlots * c);
 #pragma unroll
       for (int u = 0; u < Lanes::kUnits; u++) {
-        codes[c][u] = F::codes(tile, piece, Lanes::unit(lane, u), slot);
+        codes[c][u] = F::codes(at, u, Lanes::kColumnSlots * c);
         if (TURN && Lanes::kTurns) codes[c][u].turn(Lanes::turned(lane));
       }
     }
   }
 };
+
+// Where a lane's weights of a span are.
+template <typename F, int WIDTH, bool SETTLE>
+__device__ __forceinline__ void place(typename F::At& at, const u8* tile, int piece, int half, int lane) {
+  F::place(at, tile, piece, Fragment<WIDTH>::unit(lane, 0), Fragment<WIDTH>::slot(lane, 0, half));
+  if (SETTLE) at.settle();
+}
 
 // acc[t] += x[t] times the span: x[t] points at what the lane brings first (its token's row at the span's first k, plus k_first).
 // `left` is how many activations the row has from there on; with TAIL it may be less than what the lane brings. With TURN
@@ -70,27 +77,45 @@ __device__ __forceinline__ void multiply(float (&acc)[MT][Fragment<WIDTH>::kAcc]
 
 // acc[t] += the activations of this lane's token of tile t (rows[t]: always a readable row; what it gives for a token that does
 // not exist is thrown away later, and no row of the product reads another) times the columns, over the spans first,
-// first + step, .. below end, in this order. A span's loads are in flight together; other warps fill the wait (holding two
-// a warp was slower: the registers cost more warps than the overlap brought).
-template <typename F, int WIDTH, int MT, bool TURN>
+// first + step, .. below end, in this order. With STEP the places of the first span move on by `step` spans' bytes, which are whole stripes of
+// the format, and pairs of pieces, if there is more than one span: few instructions, and some more registers than finding each span's places anew.
+// A span's loads are in flight together; other warps fill the wait (holding two a warp was slower: the registers cost more warps than the
+// overlap brought; so was fetching the next one into the second-level cache).
+template <typename F, int WIDTH, int MT, bool TURN, bool STEP>
 __device__ __forceinline__ void accumulate(float (&acc)[MT][Fragment<WIDTH>::kAcc], const __half* const (&rows)[MT], int k_end, const u8* tile, int half, int first, int end, int step, int lane) {
-  constexpr int kSpan = Fragment<WIDTH>::kSpan;
+  typedef Fragment<WIDTH> Lanes;
+  constexpr int kSpan = Lanes::kSpan;
   const int whole = min(end, k_end / kSpan);
-  const int lane_k = Fragment<WIDTH>::k_first(lane);
+  const int lane_k = Lanes::k_first(lane);
   const __half* x[MT];
 #pragma unroll
   for (int t = 0; t < MT; t++) x[t] = rows[t] + first * kSpan + lane_k;
+  const u32 bytes = (u32)(step * (kSpan / kPiece) / F::kStripePieces) * F::kStripeBytes;
+  int piece = Lanes::piece_of_span(first, lane);
+  typename F::At at;
+  place<F, WIDTH, STEP>(at, tile, piece, half, lane);
   Span<F, WIDTH, TURN> span;
   int s = first;
   for (; s < whole; s += step) {
-    span.load(tile, Fragment<WIDTH>::piece_of_span(s, lane), half, lane);
+    if (!STEP) {
+      piece = Lanes::piece_of_span(s, lane);
+      place<F, WIDTH, false>(at, tile, piece, half, lane);
+    }
+    span.load(at, piece, lane);
     multiply<F, WIDTH, MT, TURN, false>(acc, span, x, 0, lane);
+    if (STEP) at.base += bytes;
 #pragma unroll
     for (int t = 0; t < MT; t++) x[t] += step * kSpan;
   }
   // The span that the row's end cuts is the last one, and one warp's.
   if (s < end && s * kSpan < k_end) {
-    span.load(tile, Fragment<WIDTH>::piece_of_span(s, k_end, lane), half, lane);
+    if (!STEP) {
+      piece = Lanes::piece_of_span(s, lane);
+      place<F, WIDTH, false>(at, tile, piece, half, lane);
+    }
+    // A piece past the row's end, which the tile need not have: the one before it takes the place, and zeros are what it is multiplied by.
+    if (F::kStripePieces == 1 && Lanes::piece_of_span(s, lane) * kPiece >= k_end) at.base -= F::kStripeBytes;
+    span.load(at, piece, lane);
     multiply<F, WIDTH, MT, TURN, true>(acc, span, x, k_end - s * kSpan - lane_k, lane);
   }
 }

@@ -95,14 +95,16 @@ __device__ __forceinline__ void multiply_spans(Sums& acc, const u8* const (&tile
     Heads heads;
     UnitCodes codes[Wide::kUnits];
 #pragma unroll
-    for (int tile = 0; tile < kColumnTiles; tile++)
+    for (int tile = 0; tile < kColumnTiles; tile++) {
+      FORMAT::At at;
+      place<FORMAT, 32, true>(at, tiles[tile], piece, 0, lane);
 #pragma unroll
       for (int c = 0; c < Wide::kColumns; c++) {
-        const int slot = Wide::slot(lane, c, 0);
-        heads[tile][c] = FORMAT::head(tiles[tile], piece, slot);
+        heads[tile][c] = FORMAT::head(at, piece, Wide::kColumnSlots * c);
 #pragma unroll
-        for (int u = 0; u < Wide::kUnits; u++) codes[u][tile][c] = FORMAT::codes(tiles[tile], piece, Wide::unit(lane, u), slot);
+        for (int u = 0; u < Wide::kUnits; u++) codes[u][tile][c] = FORMAT::codes(at, u, Wide::kColumnSlots * c);
       }
+    }
     const bool more = s + 1 < end;
     multiply_unit(acc, heads, codes[0], 0, stages[now], row_first, lane);
     // Only now: before, the registers hold the codes of all units.

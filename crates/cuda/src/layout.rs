@@ -6,7 +6,8 @@
 //!
 //! In a plane a *cell* is eight consecutive k of one column, a *unit* 32 columns x 32 k, `slot` a place of a column in its
 //! tile (Volta's lane). A plane of b bits: b <= 4 `[unit][slot][octet][b bytes]`, b = 8 `[unit][octet / 2][slot][octet % 2][8
-//! bytes]`, b = 16 `[unit][octet][slot][16 bytes]`. A side is `[slot][bytes]`. Where the bits of a cell lie is the format's
+//! bytes]`, b = 16 `[unit][octet][slot][16 bytes]`, the groups of 32 bytes of each 128 in an order of the unit's
+//! ([`FormatRow::bank_group`]). A side is `[slot][bytes]`. Where the bits of a cell lie is the format's
 //! own (`repack/cell.rs`). Zero bytes are weights of zero in every format.
 
 use crate::error::CudaError;
@@ -247,12 +248,15 @@ pub const fn unit_bytes(bits: usize) -> usize {
     128 * bits
 }
 
-/// First byte of a cell in its unit.
-pub const fn cell_offset(bits: usize, slot: usize, octet: usize) -> usize {
+/// First byte of a cell in its unit, whose groups of 32 bytes change places by `group`, 0 to 3: those of planes of four bits and more; of two
+/// bits, by its lowest bit; of one, not at all. Eight slots further on is so always as many bytes further on.
+pub const fn cell_offset(bits: usize, group: usize, slot: usize, octet: usize) -> usize {
+    let run = if bits < 4 { 4 * bits } else { 16 };
+    let place = (run * slot) ^ (32 * (group & (run / 4 - 1)));
     match bits {
-        8 => (octet / 2) * 512 + slot * 16 + (octet % 2) * 8,
-        16 => octet * 512 + slot * 16,
-        _ => (slot * 4 + octet) * bits,
+        8 => (octet / 2) * 512 + place + (octet % 2) * 8,
+        16 => octet * 512 + place,
+        _ => place + octet * bits,
     }
 }
 
@@ -285,6 +289,17 @@ impl FormatRow {
     /// Bytes of a stripe of 32 columns: a multiple of 32, which keeps every load aligned.
     pub const fn stripe_bytes(&self) -> usize {
         self.side_offset(self.sides.len())
+    }
+
+    /// How the groups of 32 bytes of unit `unit` of stripe `stripe` change places: the four units of 128 k, which a warp of later tensor
+    /// cores loads together, have different ones, so that no two of them wait for the same banks. Pieces that are a stripe
+    /// whose size moves every other one by half of the banks need only two.
+    pub const fn bank_group(&self, stripe: usize, unit: usize) -> usize {
+        let pieces = self.stripe / 64;
+        if pieces == 1 && self.stripe_bytes() % 128 == 64 {
+            return unit % 2;
+        }
+        unit % 2 + (stripe * pieces + unit / 2) % 2 * 2
     }
 
     /// Bits that a weight takes, sides included.
@@ -429,19 +444,44 @@ mod tests {
     #[test]
     fn cells_fill_a_unit_once() {
         for bits in [1, 2, 4, 8, 16] {
-            let mut seen = vec![false; unit_bytes(bits)];
-            for slot in 0..TILE {
-                for octet in 0..4 {
-                    let at = cell_offset(bits, slot, octet);
+            for group in 0..4 {
+                let mut seen = vec![false; unit_bytes(bits)];
+                for (slot, octet) in (0..TILE).flat_map(|slot| (0..4).map(move |octet| (slot, octet))) {
+                    let at = cell_offset(bits, group, slot, octet);
                     for seen in &mut seen[at..at + bits] {
                         assert!(!std::mem::replace(seen, true), "{bits} {slot} {octet}");
                     }
                 }
+                assert!(seen.iter().all(|&seen| seen));
+                for slot in 0..TILE - 8 {
+                    let [at, next] = [slot, slot + 8].map(|slot| cell_offset(bits, group, slot, 0));
+                    assert_eq!(next - at, if bits < 4 { 32 * bits } else { 128 });
+                }
             }
-            assert!(seen.iter().all(|&seen| seen));
         }
         let columns: BTreeSet<_> = (0..TILE).map(column_of_slot).collect();
         assert!(columns.into_iter().eq(0..TILE));
+    }
+
+    /// What eight lanes of a later tensor core load together, two slots of four units, is in different banks, unless a stripe's odd size
+    /// moves its units by a quarter of them.
+    #[test]
+    fn units_of_a_span_are_in_different_banks() {
+        for row in &FORMATS {
+            for (plane, bits) in row.planes.iter().enumerate().filter(|(_, bits)| **bits >= 4) {
+                for slot in (0..TILE).step_by(2) {
+                    let starts = (0..4).map(|unit| {
+                        let (stripe, inside) = (unit * 32 / row.stripe, unit % (row.stripe / 32));
+                        let group = row.bank_group(stripe, inside);
+                        let unit = row.plane_offset(plane) + inside * unit_bytes(*bits);
+                        stripe * row.stripe_bytes() + unit + cell_offset(*bits, group, slot, 0)
+                    });
+                    let banks: BTreeSet<_> = starts.map(|at| at % 128 / 32).collect();
+                    let odd = row.stripe == 64 && !row.stripe_bytes().is_multiple_of(64);
+                    assert_eq!(banks.len(), if odd { 3 } else { 4 }, "{} {slot}", row.name);
+                }
+            }
+        }
     }
 
     #[test]

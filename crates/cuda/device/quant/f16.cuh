@@ -3,12 +3,19 @@
 #include "fragment.cuh"
 
 struct F16 {
+  static constexpr int kStripeBytes = 4096, kStripePieces = 1, kCodePlanes = 1, kSides = 0;
   struct Head {};
   typedef CellWords<16> Codes;
 
-  __device__ static __forceinline__ Head head(const u8*, int, int) { return {}; }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
-    return load_cells<16>(tile + (size_t)piece * 4096 + 2048 * unit, slot);
+  typedef Places<kCodePlanes, kSides> At;
+
+  __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
+    at.base = tile;
+    at.set_codes<16>(0, tile + (size_t)piece * kStripeBytes, 2048, unit, slot, bank_group<F16>(piece));
+  }
+  __device__ static __forceinline__ Head head(const At&, int, int) { return {}; }
+  __device__ static __forceinline__ Codes codes(const At& at, int units, int slots) {
+    return load_cells<16>(at.codes(0, units) + 16 * slots);
   }
   __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head&, int, int octet) {
 #pragma unroll

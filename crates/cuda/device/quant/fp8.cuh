@@ -15,26 +15,41 @@ __device__ __forceinline__ void expand_e4m3(u32 (&pairs)[4], const u32 (&words)[
 }
 
 struct Fp8 {
+  static constexpr int kStripeBytes = 2048, kStripePieces = 1, kCodePlanes = 1, kSides = 0;
   struct Head {};
   typedef CellWords<8> Codes;
 
-  __device__ static __forceinline__ Head head(const u8*, int, int) { return {}; }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
-    return load_cells<8>(tile + (size_t)piece * 2048 + 1024 * unit, slot);
+  typedef Places<kCodePlanes, kSides> At;
+
+  __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
+    at.base = tile;
+    at.set_codes<16>(0, tile + (size_t)piece * kStripeBytes, 1024, unit, slot, bank_group<Fp8>(piece));
+  }
+  __device__ static __forceinline__ Head head(const At&, int, int) { return {}; }
+  __device__ static __forceinline__ Codes codes(const At& at, int units, int slots) {
+    return load_cells<8>(at.codes(0, units) + 16 * slots);
   }
   __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head&, int, int octet) { expand_e4m3(pairs, codes.w[octet]); }
 };
 
 struct Fp8Block {
-  static constexpr int kStripeBytes = 4160;
+  static constexpr int kStripeBytes = 4160, kStripePieces = 2, kCodePlanes = 1, kSides = 1;
   struct Head { u32 scale; };
   typedef CellWords<8> Codes;
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
-    return {twice(load_stream<u16>(tile + (size_t)(piece >> 1) * kStripeBytes + 4096 + 2 * slot))};
+  typedef Places<kCodePlanes, kSides> At;
+
+  __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
+    at.base = tile;
+    const u8* stripe = tile + (size_t)(piece >> 1) * kStripeBytes;
+    at.set_codes<16>(0, stripe + (piece & 1) * 2048, 1024, unit, slot, bank_group<Fp8Block>(piece));
+    at.set_side(0, stripe + 4096 + 2 * slot);
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
-    return load_cells<8>(tile + (size_t)(piece >> 1) * kStripeBytes + (piece & 1) * 2048 + 1024 * unit, slot);
+  __device__ static __forceinline__ Head head(const At& at, int, int slots) {
+    return {twice(load_stream<u16>(at.side(0) + 2 * slots))};
+  }
+  __device__ static __forceinline__ Codes codes(const At& at, int units, int slots) {
+    return load_cells<8>(at.codes(0, units) + 16 * slots);
   }
   __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int, int octet) {
     expand_e4m3(pairs, codes.w[octet]);

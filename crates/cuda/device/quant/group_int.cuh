@@ -10,31 +10,36 @@
 
 template <int BITS, int GROUP, bool ZERO>
 struct GroupInt {
-  static constexpr int kStripe = GROUP == 128 ? 128 : 64;
-  static constexpr int kGroups = kStripe / GROUP;
-  static constexpr int kPlaneBytes = 4 * BITS * kStripe;
+  static constexpr int kStripePieces = GROUP == 128 ? 2 : 1;
+  static constexpr int kGroups = kStripePieces * kPiece / GROUP;
+  static constexpr int kPlaneBytes = 4 * BITS * kStripePieces * kPiece;
   static constexpr int kStripeBytes = kPlaneBytes + 64 * kGroups + (ZERO ? 32 * kGroups : 0);
+  static constexpr int kCodePlanes = 1, kSides = ZERO ? 2 : 1;
   struct Head {
     u32 scales;  // one half, or two
     u32 zeros;   // one byte, or two
   };
   typedef CellWords<BITS> Codes;
 
-  __device__ static __forceinline__ const u8* stripe(const u8* tile, int piece) {
-    return tile + (size_t)(kStripe == 128 ? piece >> 1 : piece) * kStripeBytes;
+  typedef Places<kCodePlanes, kSides> At;
+
+  __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
+    at.base = tile;
+    const u8* stripe = tile + (size_t)(piece / kStripePieces) * kStripeBytes;
+    at.template set_codes<16>(0, stripe + 256 * BITS * (piece % kStripePieces), 128 * BITS, unit, slot, bank_group<GroupInt>(piece));
+    at.set_side(0, stripe + kPlaneBytes + 2 * kGroups * slot);
+    if constexpr (ZERO) at.set_side(1, stripe + kPlaneBytes + 64 * kGroups + kGroups * slot);
   }
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
+  __device__ static __forceinline__ Head head(const At& at, int, int slots) {
     Head h = {};
-    const u8* side = stripe(tile, piece) + kPlaneBytes;
-    if (kGroups == 2) h.scales = load_stream<u32>(side + 4 * slot);
-    else h.scales = load_stream<u16>(side + 2 * slot);
-    if (ZERO && kGroups == 2) h.zeros = load_stream<u16>(side + 128 + 2 * slot);
-    if (ZERO && kGroups == 1) h.zeros = load_stream<u8>(side + 64 + slot);
+    if (kGroups == 2) h.scales = load_stream<u32>(at.side(0) + 4 * slots);
+    else h.scales = load_stream<u16>(at.side(0) + 2 * slots);
+    if constexpr (ZERO && kGroups == 2) h.zeros = load_stream<u16>(at.side(1) + 2 * slots);
+    if constexpr (ZERO && kGroups == 1) h.zeros = load_stream<u8>(at.side(1) + slots);
     return h;
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
-    const int at = kStripe == 128 ? 2 * (piece & 1) + unit : unit;
-    return load_cells<BITS>(stripe(tile, piece) + 128 * BITS * at, slot);
+  __device__ static __forceinline__ Codes codes(const At& at, int units, int slots) {
+    return load_cells<BITS>(at.codes(0, units) + 16 * slots);
   }
   __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
     const int group = kGroups == 2 ? unit : 0;

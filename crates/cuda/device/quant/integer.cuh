@@ -10,14 +10,8 @@ constexpr u32 kMinus2Pow17 = 0x80808080u, kMinus2Pow19 = 0x80208020u, kMinus2Pow
 constexpr u32 k2PowMinus2 = 0x34003400u, k2PowMinus4 = 0x2C002C00u, k2PowMinus6 = 0x24002400u;
 constexpr u32 kSigns = 0x80008000u;
 
-// A stripe of 256 is four pieces of 64, two in each half. The bytes of a piece in one of its planes: `unit_bytes` a unit, two
-// units. The compiler must not see that a piece's offset and the units' have no bits in common: it would join them by `or`, and
-// every load would have an address of its own.
-__device__ __forceinline__ const u8* quarter_plane(const u8* stripe, int piece, int unit_bytes) {
-  u32 offset = (piece & 3) * 2 * unit_bytes;
-  asm("" : "+r"(offset));
-  return stripe + offset;
-}
+// A stripe of 256 is four pieces of 64, two in each half. The bytes of a piece in one of its planes: `unit_bytes` a unit, two units.
+__device__ __forceinline__ const u8* quarter_plane(const u8* stripe, int piece, int unit_bytes) { return stripe + (piece & 3) * 2 * unit_bytes; }
 // The stripe that a piece lies in, the half of the stripe, and how far its bytes lie up in words of a byte a unit.
 __device__ __forceinline__ const u8* stripe_of(const u8* tile, int piece, int stripe_bytes) { return tile + (size_t)(piece >> 2) * stripe_bytes; }
 __device__ __forceinline__ int half_of(int piece) { return (piece >> 1) & 1; }

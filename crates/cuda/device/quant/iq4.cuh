@@ -28,15 +28,23 @@ __device__ __forceinline__ void expand_steps(u32 (&pairs)[4], u32 word, u32 scal
 }
 
 struct Iq4Nl {
-  static constexpr int kPieceBytes = 1152;
+  static constexpr int kStripeBytes = 1152, kStripePieces = 1, kCodePlanes = 1, kSides = 1;
   struct Head { u32 scales; };  // a half a unit
   typedef CellWords<4> Codes;
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
-    return {load_stream<u32>(tile + (size_t)piece * kPieceBytes + 1024 + 4 * slot)};
+  typedef Places<kCodePlanes, kSides> At;
+
+  __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
+    at.base = tile;
+    const u8* stripe = tile + (size_t)piece * kStripeBytes;
+    at.set_codes<16>(0, stripe, 512, unit, slot, bank_group<Iq4Nl>(piece));
+    at.set_side(0, stripe + 1024 + 4 * slot);
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
-    return load_cells<4>(tile + (size_t)piece * kPieceBytes + 512 * unit, slot);
+  __device__ static __forceinline__ Head head(const At& at, int, int slots) {
+    return {load_stream<u32>(at.side(0) + 4 * slots)};
+  }
+  __device__ static __forceinline__ Codes codes(const At& at, int units, int slots) {
+    return load_cells<4>(at.codes(0, units) + 16 * slots);
   }
   __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
     expand_steps(pairs, codes.w[octet][0], half_twice(head.scales, unit));
@@ -44,21 +52,29 @@ struct Iq4Nl {
 };
 
 struct Iq4Xs {
-  static constexpr int kStripeBytes = 4352;
+  static constexpr int kStripeBytes = 4352, kStripePieces = 4, kCodePlanes = 1, kSides = 1;
   struct Head {
     u32 d;       // in the low half
     u32 scales;  // a byte a unit, 32 more than the scale
   };
   typedef CellWords<4> Codes;
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
-    const uint2 v = load_stream<uint2>(stripe_of(tile, piece, kStripeBytes) + 4096 + 8 * slot);
+  typedef Places<kCodePlanes, kSides> At;
+
+  __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
+    at.base = tile;
+    const u8* stripe = stripe_of(tile, piece, kStripeBytes);
+    at.set_codes<16>(0, quarter_plane(stripe, piece, 512), 512, unit, slot, bank_group<Iq4Xs>(piece));
+    at.set_side(0, stripe + 4096 + 8 * slot);
+  }
+  __device__ static __forceinline__ Head head(const At& at, int piece, int slots) {
+    const uint2 v = load_stream<uint2>(at.side(0) + 8 * slots);
     const int half = half_of(piece), up = up_of(piece);
     const u32 high = v.x >> (16 + 8 * half + 4 * (piece & 1));
     return {v.x, ((v.y >> (4 * half + up)) & 0x0F0Fu) | ((high << 4) & 0x30u) | ((high << 10) & 0x3000u)};
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
-    return load_cells<4>(quarter_plane(stripe_of(tile, piece, kStripeBytes), piece, 512) + 512 * unit, slot);
+  __device__ static __forceinline__ Codes codes(const At& at, int units, int slots) {
+    return load_cells<4>(at.codes(0, units) + 16 * slots);
   }
   __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
     // 1024 + byte as a half, less 1056.

@@ -7,15 +7,23 @@
 #include "nvfp4.cuh"
 
 struct Mxfp4 {
-  static constexpr int kPieceBytes = 1088;
+  static constexpr int kStripeBytes = 1088, kStripePieces = 1, kCodePlanes = 1, kSides = 1;
   struct Head { u32 scales; };  // a byte a unit
   typedef CellWords<4> Codes;
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
-    return {load_stream<u16>(tile + (size_t)piece * kPieceBytes + 1024 + 2 * slot)};
+  typedef Places<kCodePlanes, kSides> At;
+
+  __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
+    at.base = tile;
+    const u8* stripe = tile + (size_t)piece * kStripeBytes;
+    at.set_codes<16>(0, stripe, 512, unit, slot, bank_group<Mxfp4>(piece));
+    at.set_side(0, stripe + 1024 + 2 * slot);
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
-    return load_cells<4>(tile + (size_t)piece * kPieceBytes + 512 * unit, slot);
+  __device__ static __forceinline__ Head head(const At& at, int, int slots) {
+    return {load_stream<u16>(at.side(0) + 2 * slots)};
+  }
+  __device__ static __forceinline__ Codes codes(const At& at, int units, int slots) {
+    return load_cells<4>(at.codes(0, units) + 16 * slots);
   }
   __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
     const u32 scale = byte_twice(head.scales, unit) << 10;

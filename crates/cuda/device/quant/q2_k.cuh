@@ -7,19 +7,27 @@
 #include "integer.cuh"
 
 struct Q2K {
-  static constexpr int kStripeBytes = 2688;
+  static constexpr int kStripeBytes = 2688, kStripePieces = 4, kCodePlanes = 1, kSides = 2;
   struct Head {
     u32 scales;  // a byte for each 16 k
     u32 d;       // d, -dmin
   };
   typedef NarrowCells<2> Codes;
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
-    const u8* side = stripe_of(tile, piece, kStripeBytes) + 2048;
-    return {load_stream<u32>(side + 16 * slot + 4 * (piece & 3)), load_stream<u32>(side + 512 + 4 * slot)};
+  typedef Places<kCodePlanes, kSides> At;
+
+  __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
+    at.base = tile;
+    const u8* stripe = stripe_of(tile, piece, kStripeBytes);
+    at.set_codes<8>(0, quarter_plane(stripe, piece, 256), 256, unit, slot, bank_group<Q2K>(piece));
+    at.set_side(0, stripe + 2048 + 16 * slot + 4 * (piece & 3));
+    at.set_side(1, stripe + 2560 + 4 * slot);
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
-    return load_narrow_cells<2>(quarter_plane(stripe_of(tile, piece, kStripeBytes), piece, 256) + 256 * unit, slot);
+  __device__ static __forceinline__ Head head(const At& at, int, int slots) {
+    return {load_stream<u32>(at.side(0) + 16 * slots), load_stream<u32>(at.side(1) + 4 * slots)};
+  }
+  __device__ static __forceinline__ Codes codes(const At& at, int units, int slots) {
+    return load_narrow_cells<2>(at.codes(0, units) + 8 * slots);
   }
   __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
     const int at = 2 * unit + (octet >> 1);

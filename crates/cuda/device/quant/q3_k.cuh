@@ -9,7 +9,7 @@
 #include "integer.cuh"
 
 struct Q3K {
-  static constexpr int kStripeBytes = 3520;
+  static constexpr int kStripeBytes = 3520, kStripePieces = 4, kCodePlanes = 2, kSides = 2;
   struct Head {
     u32 scales;  // a byte for each 16 k: scale << 2
     u32 d;
@@ -23,17 +23,25 @@ struct Q3K {
     }
   };
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
-    const u8* side = stripe_of(tile, piece, kStripeBytes) + 3072;
+  typedef Places<kCodePlanes, kSides> At;
+
+  __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
+    at.base = tile;
+    const u8* stripe = stripe_of(tile, piece, kStripeBytes);
+    at.set_codes<8>(0, quarter_plane(stripe, piece, 256), 256, unit, slot, bank_group<Q3K>(piece));
+    at.set_codes<4>(1, quarter_plane(stripe, piece, 128) + 2048, 128, unit, slot, bank_group<Q3K>(piece));
+    at.set_side(0, stripe + 3072 + 4 * slot);
+    at.set_side(1, stripe + 3456 + 2 * slot);
+  }
+  __device__ static __forceinline__ Head head(const At& at, int piece, int slots) {
     const int half = half_of(piece);
     const u32 last = 0u - (piece & 1);  // a mask: the compiler would branch
-    const u32 word = load_stream<u32>(side + 4 * slot + 128 * half), upper = load_stream<u32>(side + 4 * slot + 256);
+    const u32 word = load_stream<u32>(at.side(0) + 4 * slots + 128 * half), upper = load_stream<u32>(at.side(0) + 4 * slots + 256);
     const u32 of_last = ((word << 2) & 0x0C0C0C0Cu) | ((upper << (half ? 0 : 4)) & 0xF0F0F0F0u);
-    return {(of_last & last) | (word & 0xFCFCFCFCu & ~last), load_stream<u16>(side + 384 + 2 * slot)};
+    return {(of_last & last) | (word & 0xFCFCFCFCu & ~last), load_stream<u16>(at.side(1) + 2 * slots)};
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
-    const u8* stripe = stripe_of(tile, piece, kStripeBytes);
-    return {load_narrow_cells<2>(quarter_plane(stripe, piece, 256) + 256 * unit, slot), load_narrow_cells<1>(quarter_plane(stripe, piece, 128) + 2048 + 128 * unit, slot)};
+  __device__ static __forceinline__ Codes codes(const At& at, int units, int slots) {
+    return {load_narrow_cells<2>(at.codes(0, units) + 8 * slots), load_narrow_cells<1>(at.codes(1, units) + 4 * slots)};
   }
   __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
     const u32 integer = add2(byte_twice_below(head.scales, 2 * unit + (octet >> 1), 0x5C), 0xDC80DC80u);  // less 288

@@ -12,9 +12,9 @@ struct ScalesMinima {
   u32 scales;  // a byte a unit: scale << 2
   u32 minima;  // a byte a unit
 
-  // `side` is the stripe's.
-  __device__ __forceinline__ void load(const u8* side, int piece, int slot) {
-    const uint4 v = load_stream<uint4>(side + 16 * slot);
+  // `side`: the slot's.
+  __device__ __forceinline__ void load(const u8* side, int piece) {
+    const uint4 v = load_stream<uint4>(side);
     const int half = half_of(piece), up = up_of(piece);
     const u32 word = (half ? v.z : v.y) >> up, upper = v.w >> (up + 4 * half);
     d = v.x;
@@ -29,17 +29,25 @@ struct ScalesMinima {
 };
 
 struct Q4K {
-  static constexpr int kStripeBytes = 4608;
+  static constexpr int kStripeBytes = 4608, kStripePieces = 4, kCodePlanes = 1, kSides = 1;
   typedef ScalesMinima Head;
   typedef CellWords<4> Codes;
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
+  typedef Places<kCodePlanes, kSides> At;
+
+  __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
+    at.base = tile;
+    const u8* stripe = stripe_of(tile, piece, kStripeBytes);
+    at.set_codes<16>(0, quarter_plane(stripe, piece, 512), 512, unit, slot, bank_group<Q4K>(piece));
+    at.set_side(0, stripe + 4096 + 16 * slot);
+  }
+  __device__ static __forceinline__ Head head(const At& at, int piece, int slots) {
     Head h;
-    h.load(stripe_of(tile, piece, kStripeBytes) + 4096, piece, slot);
+    h.load(at.side(0) + 16 * slots, piece);
     return h;
   }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
-    return load_cells<4>(quarter_plane(stripe_of(tile, piece, kStripeBytes), piece, 512) + 512 * unit, slot);
+  __device__ static __forceinline__ Codes codes(const At& at, int units, int slots) {
+    return load_cells<4>(at.codes(0, units) + 16 * slots);
   }
   __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
     expand_nibbles(pairs, codes.w[octet][0], head.scale(unit), head.offset(unit));

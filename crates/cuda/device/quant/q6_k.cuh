@@ -7,7 +7,7 @@
 #include "integer.cuh"
 
 struct Q6K {
-  static constexpr int kStripeBytes = 6720;
+  static constexpr int kStripeBytes = 6720, kStripePieces = 4, kCodePlanes = 2, kSides = 2;
   struct Head {
     u32 scales;  // a byte for each 16 k
     u32 d;
@@ -21,13 +21,21 @@ struct Q6K {
     }
   };
 
-  __device__ static __forceinline__ Head head(const u8* tile, int piece, int slot) {
-    const u8* side = stripe_of(tile, piece, kStripeBytes) + 6144;
-    return {load_stream<u32>(side + 16 * slot + 4 * (piece & 3)), load_stream<u16>(side + 512 + 2 * slot)};
-  }
-  __device__ static __forceinline__ Codes codes(const u8* tile, int piece, int unit, int slot) {
+  typedef Places<kCodePlanes, kSides> At;
+
+  __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
+    at.base = tile;
     const u8* stripe = stripe_of(tile, piece, kStripeBytes);
-    return {load_cells<4>(quarter_plane(stripe, piece, 512) + 512 * unit, slot), load_narrow_cells<2>(quarter_plane(stripe, piece, 256) + 4096 + 256 * unit, slot)};
+    at.set_codes<16>(0, quarter_plane(stripe, piece, 512), 512, unit, slot, bank_group<Q6K>(piece));
+    at.set_codes<8>(1, quarter_plane(stripe, piece, 256) + 4096, 256, unit, slot, bank_group<Q6K>(piece));
+    at.set_side(0, stripe + 6144 + 16 * slot + 4 * (piece & 3));
+    at.set_side(1, stripe + 6656 + 2 * slot);
+  }
+  __device__ static __forceinline__ Head head(const At& at, int, int slots) {
+    return {load_stream<u32>(at.side(0) + 16 * slots), load_stream<u16>(at.side(1) + 2 * slots)};
+  }
+  __device__ static __forceinline__ Codes codes(const At& at, int units, int slots) {
+    return {load_cells<4>(at.codes(0, units) + 16 * slots), load_narrow_cells<2>(at.codes(1, units) + 8 * slots)};
   }
   __device__ static __forceinline__ void expand(u32 (&pairs)[4], const Codes& codes, const Head& head, int unit, int octet) {
     const u32 integer = add2(byte_twice_below(head.scales, 2 * unit + (octet >> 1), 0x64), 0xE480E480u);  // less 1152

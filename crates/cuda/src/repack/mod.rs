@@ -179,7 +179,7 @@ pub fn repack_tiles(
             let column = packer.column(row)?;
             scales[row % TILE] = column.scale;
             for (stripe, bytes) in out.chunks_exact_mut(format.stripe_bytes()).enumerate() {
-                let mut slot = SlotMut::new(format, bytes, slot);
+                let mut slot = SlotMut::new(format, bytes, stripe, slot);
                 packer.stripe(row, stripe, &column, &mut slot, &mut census)?;
             }
         }
@@ -232,8 +232,9 @@ pub fn unpack(packed: &Packed) -> Vec<f32> {
             let row = &mut out[row * layout.k()..][..layout.k()];
             for (octet, out) in row.chunks_mut(8).enumerate() {
                 let (stripe, cell) = (octet / (format.stripe / 8), octet % (format.stripe / 8));
-                let stripe = &bytes[stripe * format.stripe_bytes()..][..format.stripe_bytes()];
-                let numbers = expand(layout.format(), &Slot::new(format, stripe, slot), cell);
+                let inside = &bytes[stripe * format.stripe_bytes()..][..format.stripe_bytes()];
+                let slot = Slot::new(format, inside, stripe, slot);
+                let numbers = expand(layout.format(), &slot, cell);
                 for (out, number) in out.iter_mut().zip(numbers) {
                     *out = number as f32 * scale;
                 }

@@ -6,6 +6,7 @@ use crate::layout::{FormatRow, cell_offset, unit_bytes};
 pub struct SlotMut<'a> {
     row: &'static FormatRow,
     bytes: &'a mut [u8],
+    stripe: usize,
     slot: usize,
 }
 
@@ -14,25 +15,32 @@ pub struct SlotMut<'a> {
 pub struct Slot<'a> {
     row: &'static FormatRow,
     bytes: &'a [u8],
+    stripe: usize,
     slot: usize,
 }
 
-fn cell_at(row: &FormatRow, slot: usize, plane: usize, cell: usize) -> usize {
-    let bits = row.planes[plane];
-    row.plane_offset(plane) + cell / 4 * unit_bytes(bits) + cell_offset(bits, slot, cell % 4)
+fn cell_at(row: &FormatRow, stripe: usize, slot: usize, plane: usize, cell: usize) -> usize {
+    let (bits, unit) = (row.planes[plane], cell / 4);
+    let group = row.bank_group(stripe, unit);
+    row.plane_offset(plane) + unit * unit_bytes(bits) + cell_offset(bits, group, slot, cell % 4)
 }
 
 impl<'a> SlotMut<'a> {
-    /// The slot of the stripe `bytes`.
-    pub fn new(row: &'static FormatRow, bytes: &'a mut [u8], slot: usize) -> Self {
+    /// The slot of the tile's stripe with number `stripe`, whose bytes are `bytes`.
+    pub fn new(row: &'static FormatRow, bytes: &'a mut [u8], stripe: usize, slot: usize) -> Self {
         assert_eq!(bytes.len(), row.stripe_bytes());
-        Self { row, bytes, slot }
+        Self {
+            row,
+            bytes,
+            stripe,
+            slot,
+        }
     }
 
     /// Writes a cell: octet `cell` of the stripe.
     pub fn cell<const N: usize>(&mut self, plane: usize, cell: usize, value: [u8; N]) {
         assert_eq!(N, self.row.planes[plane]);
-        let at = cell_at(self.row, self.slot, plane, cell);
+        let at = cell_at(self.row, self.stripe, self.slot, plane, cell);
         self.bytes[at..at + N].copy_from_slice(&value);
     }
 
@@ -51,16 +59,21 @@ impl<'a> SlotMut<'a> {
 }
 
 impl<'a> Slot<'a> {
-    /// The slot of the stripe `bytes`.
-    pub fn new(row: &'static FormatRow, bytes: &'a [u8], slot: usize) -> Self {
+    /// The slot of the tile's stripe with number `stripe`, whose bytes are `bytes`.
+    pub fn new(row: &'static FormatRow, bytes: &'a [u8], stripe: usize, slot: usize) -> Self {
         assert_eq!(bytes.len(), row.stripe_bytes());
-        Self { row, bytes, slot }
+        Self {
+            row,
+            bytes,
+            stripe,
+            slot,
+        }
     }
 
     /// Reads a cell: octet `cell` of the stripe.
     pub fn cell<const N: usize>(&self, plane: usize, cell: usize) -> [u8; N] {
         assert_eq!(N, self.row.planes[plane]);
-        let at = cell_at(self.row, self.slot, plane, cell);
+        let at = cell_at(self.row, self.stripe, self.slot, plane, cell);
         self.bytes[at..at + N].try_into().expect("N bytes")
     }
 

@@ -95,10 +95,10 @@ pub fn down_direct(format: &LinearFormat) -> String {
 pub const fn ahead(format: &LinearFormat) -> (u32, u32) {
     use PackedFormat as F;
     match format.packed {
-        F::Nvfp4 | F::Mxfp4 | F::Int4G32Zero => (2, 2),
-        F::Int4G32 => (2, 1),
-        F::Int4G64 | F::Int4G64Zero | F::Int4G128Zero => (1, 2),
-        F::Int4G128 | F::Iq4Nl | F::Iq4Xs => (1, 1),
+        F::Nvfp4 | F::Mxfp4 => (2, 2),
+        F::Int4G32 | F::Int4G32Zero => (2, 1),
+        F::Int4G64Zero | F::Int4G128Zero => (1, 2),
+        F::Int4G64 | F::Int4G128 | F::Iq4Nl | F::Iq4Xs => (1, 1),
         F::F16 | F::Fp8 | F::Fp8Block | F::Q2K | F::Q3K | F::Q4K | F::Q5K | F::Q6K => (1, 1),
         F::Int8G32 | F::Int8G64 | F::Int8G128 | F::Int8G32Zero | F::Int8G64Zero | F::Int8G128Zero => (1, 1),
     }
@@ -114,7 +114,7 @@ pub const fn early(format: &LinearFormat) -> bool {
 
 /// Threads of the direct down kernel's largest block: as many as a multiprocessor holds, where the registers allow it.
 pub const fn direct_threads(format: &LinearFormat) -> u32 {
-    if format.packed.row().planes[0] <= 4 && !matches!(format.packed, PackedFormat::Q6K) {
+    if format.packed.row().planes[0] <= 4 && !matches!(format.packed, PackedFormat::Q5K | PackedFormat::Q6K) {
         1024
     } else {
         512

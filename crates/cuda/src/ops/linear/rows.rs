@@ -70,7 +70,14 @@ pub const fn skinny_bounds(format: &LinearFormat, shape: SkinnyShape) -> (u32, u
         F::Fp8 | F::Int4G32 | F::Int4G64 | F::Int4G128 | F::Int4G32Zero | F::Int4G64Zero => false,
         F::Nvfp4 | F::Iq4Nl | F::Iq4Xs | F::Q2K | F::Q3K | F::Q4K => false,
     };
+    let widest = match format.packed {
+        F::Int8G32Zero | F::Q6K => shape.token_tiles == 2,
+        F::Int4G64Zero | F::Int8G64Zero | F::Int8G128Zero | F::Q3K => shape.token_tiles == 4,
+        _ => false,
+    };
     match shape.token_tiles {
+        2 if widest => (128, 4),
+        4 if widest => (128, 3),
         1 if matches!(format.packed, F::F16) => (128, 7),
         1 => (512, 2),
         2 if wide => (128, 5),

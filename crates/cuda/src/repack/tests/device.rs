@@ -80,8 +80,8 @@ fn expands_alike(interpreter: &mut Interpreter, sample: &Sample, packed: &Packed
             for octet in 0..stride / 8 {
                 let (stripe, cell) = (octet / (format.stripe / 8), octet % (format.stripe / 8));
                 let at = tile * layout.tile_bytes() + stripe * format.stripe_bytes();
-                let stripe = Slot::new(format, &packed.bytes[at..at + format.stripe_bytes()], slot);
-                let wanted = expand(layout.format(), &stripe, cell);
+                let bytes = &packed.bytes[at..at + format.stripe_bytes()];
+                let wanted = expand(layout.format(), &Slot::new(format, bytes, stripe, slot), cell);
                 for (i, wanted) in wanted.into_iter().enumerate() {
                     let at = 2 * (row * stride + 8 * octet + i);
                     let got = half::value(u16::from_le_bytes([got[at], got[at + 1]]));
