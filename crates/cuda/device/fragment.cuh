@@ -27,7 +27,7 @@ template <int WIDTH>
 struct Fragment {
   static constexpr int kSpan = 128;           // k
   static constexpr int kColumns = WIDTH / 8;  // of a lane
-  static constexpr int kColumnSlots = 256 / WIDTH;  // from one to the next
+  static constexpr int kColumnSlots = 256 / WIDTH;  // from one of them to the next
   static constexpr int kUnits = 1;            // of a lane in a column
   static constexpr int kAcc = WIDTH / 4;      // sums of a lane for eight tokens
   static constexpr int kTerms = 1;            // lanes that hold sums of one number
@@ -143,7 +143,9 @@ struct WarpSums {
 // ones 2 and 3, unless pieces are a stripe each whose size moves odd ones by half of the banks anyway.
 // Only what eight slots do not reach may change, as a lane's columns lie so far apart: of eight bytes a slot one bit, of four none.
 template <int BYTES> __device__ __forceinline__ int staggered(int slot, int group) { return (BYTES * slot) ^ (32 * (group & (BYTES / 4 - 1))); }
-template <typename F> __device__ __forceinline__ int bank_group(int piece) { return F::kStripePieces == 1 && F::kStripeBytes % 128 == 64 ? 0 : 2 * (piece & 1); }
+// The group of a piece's first unit, of stripes of so many pieces and bytes.
+__device__ __forceinline__ int bank_group(int stripe_pieces, int stripe_bytes, int piece) { return stripe_pieces == 1 && stripe_bytes % 128 == 64 ? 0 : 2 * (piece & 1); }
+template <typename F> __device__ __forceinline__ int bank_group(int piece) { return bank_group(F::kStripePieces, F::kStripeBytes, piece); }
 
 // What a warp of the experts' kernels takes: two narrow spans where a wide one would fill too many registers.
 #if __CUDA_ARCH__ >= 750
@@ -180,8 +182,8 @@ struct Places {
   }
 };
 
-// The four cells of one column of a unit, in one plane of B bits a code, B = 4, 8 or 16: `first` is where the
-// column's begin. Planes up to 4 bits: [slot][octet][B bytes]. Wider ones: [16-byte chunk][slot][16 bytes]. Loads of a warp are in runs of
+// The four cells of one column of a unit, in one plane of B bits a code, B = 4, 8 or 16: `first` is where the column's begin.
+// Planes up to 4 bits: [slot][octet][B bytes]. Wider ones: [16-byte chunk][slot][16 bytes]. Loads of a warp are in runs of
 // 128 bytes at least.
 template <int B>
 struct CellWords {

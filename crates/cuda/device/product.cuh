@@ -91,16 +91,17 @@ __device__ __forceinline__ void accumulate(float (&acc)[MT][Fragment<WIDTH>::kAc
 #pragma unroll
   for (int t = 0; t < MT; t++) x[t] = rows[t] + first * kSpan + lane_k;
   const u32 bytes = (u32)(step * (kSpan / kPiece) / F::kStripePieces) * F::kStripeBytes;
-  int piece = Lanes::piece_of_span(first, lane);
+  int piece;
   typename F::At at;
-  place<F, WIDTH, STEP>(at, tile, piece, half, lane);
+  const auto find = [&](int span) {
+    piece = Lanes::piece_of_span(span, lane);
+    place<F, WIDTH, STEP>(at, tile, piece, half, lane);
+  };
+  find(first);
   Span<F, WIDTH, TURN> span;
   int s = first;
   for (; s < whole; s += step) {
-    if (!STEP) {
-      piece = Lanes::piece_of_span(s, lane);
-      place<F, WIDTH, false>(at, tile, piece, half, lane);
-    }
+    if (!STEP) find(s);
     span.load(at, piece, lane);
     multiply<F, WIDTH, MT, TURN, false>(acc, span, x, 0, lane);
     if (STEP) at.base += bytes;
@@ -109,10 +110,7 @@ __device__ __forceinline__ void accumulate(float (&acc)[MT][Fragment<WIDTH>::kAc
   }
   // The span that the row's end cuts is the last one, and one warp's.
   if (s < end && s * kSpan < k_end) {
-    if (!STEP) {
-      piece = Lanes::piece_of_span(s, lane);
-      place<F, WIDTH, false>(at, tile, piece, half, lane);
-    }
+    if (!STEP) find(s);
     // A piece past the row's end, which the tile need not have: the one before it takes the place, and zeros are what it is multiplied by.
     if (F::kStripePieces == 1 && Lanes::piece_of_span(s, lane) * kPiece >= k_end) at.base -= F::kStripeBytes;
     span.load(at, piece, lane);

@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) SYMBOL(
   for (u32 turn = warp; turn < stripes * (cells + 1); turn += THREADS / 32) {
     const u32 s = turn / (cells + 1), at = turn % (cells + 1);
     const u32 c = column_of_slot(lane);
-    const Slot out = {tiles + (size_t)blockIdx.x * tile_bytes + (size_t)s * stripe_bytes, (u32)lane, stripe == 64 && stripe_bytes % 128 != 64 ? s & 1 : 0};
+    const Slot out = {tiles + (size_t)blockIdx.x * tile_bytes + (size_t)s * stripe_bytes, (u32)lane, (u32)bank_group(stripe / kPiece, stripe_bytes, s * (stripe / kPiece))};
     if (c >= rows) continue;
     if (at < cells) SOURCE::cell(in, row_tile + c, s * stripe + 8 * at, at, columns[c], out, report);
     else SOURCE::side(in, row_tile + c, s, columns[c], out, report);

@@ -296,10 +296,9 @@ impl FormatRow {
     /// whose size moves every other one by half of the banks need only two.
     pub const fn bank_group(&self, stripe: usize, unit: usize) -> usize {
         let pieces = self.stripe / 64;
-        if pieces == 1 && self.stripe_bytes() % 128 == 64 {
-            return unit % 2;
-        }
-        unit % 2 + (stripe * pieces + unit / 2) % 2 * 2
+        let moved = pieces == 1 && self.stripe_bytes() % 128 == 64;
+        let first = if moved { 0 } else { 2 * stripe * pieces };
+        (first + unit) % 4
     }
 
     /// Bits that a weight takes, sides included.

@@ -3,11 +3,11 @@
 #include "fragment.cuh"
 
 struct F16 {
-  static constexpr int kStripeBytes = 4096, kStripePieces = 1, kCodePlanes = 1, kSides = 0;
+  static constexpr int kStripeBytes = 4096, kStripePieces = 1;
   struct Head {};
   typedef CellWords<16> Codes;
 
-  typedef Places<kCodePlanes, kSides> At;
+  typedef Places<1, 0> At;
 
   __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
     at.base = tile;

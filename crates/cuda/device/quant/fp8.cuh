@@ -15,11 +15,11 @@ __device__ __forceinline__ void expand_e4m3(u32 (&pairs)[4], const u32 (&words)[
 }
 
 struct Fp8 {
-  static constexpr int kStripeBytes = 2048, kStripePieces = 1, kCodePlanes = 1, kSides = 0;
+  static constexpr int kStripeBytes = 2048, kStripePieces = 1;
   struct Head {};
   typedef CellWords<8> Codes;
 
-  typedef Places<kCodePlanes, kSides> At;
+  typedef Places<1, 0> At;
 
   __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
     at.base = tile;
@@ -33,11 +33,11 @@ struct Fp8 {
 };
 
 struct Fp8Block {
-  static constexpr int kStripeBytes = 4160, kStripePieces = 2, kCodePlanes = 1, kSides = 1;
+  static constexpr int kStripeBytes = 4160, kStripePieces = 2;
   struct Head { u32 scale; };
   typedef CellWords<8> Codes;
 
-  typedef Places<kCodePlanes, kSides> At;
+  typedef Places<1, 1> At;
 
   __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
     at.base = tile;

@@ -14,14 +14,13 @@ struct GroupInt {
   static constexpr int kGroups = kStripePieces * kPiece / GROUP;
   static constexpr int kPlaneBytes = 4 * BITS * kStripePieces * kPiece;
   static constexpr int kStripeBytes = kPlaneBytes + 64 * kGroups + (ZERO ? 32 * kGroups : 0);
-  static constexpr int kCodePlanes = 1, kSides = ZERO ? 2 : 1;
   struct Head {
     u32 scales;  // one half, or two
     u32 zeros;   // one byte, or two
   };
   typedef CellWords<BITS> Codes;
 
-  typedef Places<kCodePlanes, kSides> At;
+  typedef Places<1, ZERO ? 2 : 1> At;
 
   __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
     at.base = tile;

@@ -28,11 +28,11 @@ __device__ __forceinline__ void expand_steps(u32 (&pairs)[4], u32 word, u32 scal
 }
 
 struct Iq4Nl {
-  static constexpr int kStripeBytes = 1152, kStripePieces = 1, kCodePlanes = 1, kSides = 1;
+  static constexpr int kStripeBytes = 1152, kStripePieces = 1;
   struct Head { u32 scales; };  // a half a unit
   typedef CellWords<4> Codes;
 
-  typedef Places<kCodePlanes, kSides> At;
+  typedef Places<1, 1> At;
 
   __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
     at.base = tile;
@@ -52,14 +52,14 @@ struct Iq4Nl {
 };
 
 struct Iq4Xs {
-  static constexpr int kStripeBytes = 4352, kStripePieces = 4, kCodePlanes = 1, kSides = 1;
+  static constexpr int kStripeBytes = 4352, kStripePieces = 4;
   struct Head {
     u32 d;       // in the low half
     u32 scales;  // a byte a unit, 32 more than the scale
   };
   typedef CellWords<4> Codes;
 
-  typedef Places<kCodePlanes, kSides> At;
+  typedef Places<1, 1> At;
 
   __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
     at.base = tile;

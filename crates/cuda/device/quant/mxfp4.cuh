@@ -7,11 +7,11 @@
 #include "nvfp4.cuh"
 
 struct Mxfp4 {
-  static constexpr int kStripeBytes = 1088, kStripePieces = 1, kCodePlanes = 1, kSides = 1;
+  static constexpr int kStripeBytes = 1088, kStripePieces = 1;
   struct Head { u32 scales; };  // a byte a unit
   typedef CellWords<4> Codes;
 
-  typedef Places<kCodePlanes, kSides> At;
+  typedef Places<1, 1> At;
 
   __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
     at.base = tile;

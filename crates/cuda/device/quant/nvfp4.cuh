@@ -17,11 +17,11 @@ __device__ __forceinline__ void expand_e2m1(u32 (&pairs)[4], u32 w) {
 }
 
 struct Nvfp4 {
-  static constexpr int kStripeBytes = 1152, kStripePieces = 1, kCodePlanes = 1, kSides = 1;
+  static constexpr int kStripeBytes = 1152, kStripePieces = 1;
   struct Head { u32 scales; };  // a byte for each 16 k
   typedef CellWords<4> Codes;
 
-  typedef Places<kCodePlanes, kSides> At;
+  typedef Places<1, 1> At;
 
   __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
     at.base = tile;

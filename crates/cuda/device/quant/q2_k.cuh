@@ -7,14 +7,14 @@
 #include "integer.cuh"
 
 struct Q2K {
-  static constexpr int kStripeBytes = 2688, kStripePieces = 4, kCodePlanes = 1, kSides = 2;
+  static constexpr int kStripeBytes = 2688, kStripePieces = 4;
   struct Head {
     u32 scales;  // a byte for each 16 k
     u32 d;       // d, -dmin
   };
   typedef NarrowCells<2> Codes;
 
-  typedef Places<kCodePlanes, kSides> At;
+  typedef Places<1, 2> At;
 
   __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
     at.base = tile;

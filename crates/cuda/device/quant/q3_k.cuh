@@ -9,7 +9,7 @@
 #include "integer.cuh"
 
 struct Q3K {
-  static constexpr int kStripeBytes = 3520, kStripePieces = 4, kCodePlanes = 2, kSides = 2;
+  static constexpr int kStripeBytes = 3520, kStripePieces = 4;
   struct Head {
     u32 scales;  // a byte for each 16 k: scale << 2
     u32 d;
@@ -23,7 +23,7 @@ struct Q3K {
     }
   };
 
-  typedef Places<kCodePlanes, kSides> At;
+  typedef Places<2, 2> At;
 
   __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
     at.base = tile;

@@ -29,11 +29,11 @@ struct ScalesMinima {
 };
 
 struct Q4K {
-  static constexpr int kStripeBytes = 4608, kStripePieces = 4, kCodePlanes = 1, kSides = 1;
+  static constexpr int kStripeBytes = 4608, kStripePieces = 4;
   typedef ScalesMinima Head;
   typedef CellWords<4> Codes;
 
-  typedef Places<kCodePlanes, kSides> At;
+  typedef Places<1, 1> At;
 
   __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
     at.base = tile;

@@ -7,7 +7,7 @@
 #include "q4_k.cuh"
 
 struct Q5K {
-  static constexpr int kStripeBytes = 5632, kStripePieces = 4, kCodePlanes = 2, kSides = 1;
+  static constexpr int kStripeBytes = 5632, kStripePieces = 4;
   typedef ScalesMinima Head;
   struct Codes {
     CellWords<4> low;
@@ -18,7 +18,7 @@ struct Q5K {
     }
   };
 
-  typedef Places<kCodePlanes, kSides> At;
+  typedef Places<2, 1> At;
 
   __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
     at.base = tile;

@@ -7,7 +7,7 @@
 #include "integer.cuh"
 
 struct Q6K {
-  static constexpr int kStripeBytes = 6720, kStripePieces = 4, kCodePlanes = 2, kSides = 2;
+  static constexpr int kStripeBytes = 6720, kStripePieces = 4;
   struct Head {
     u32 scales;  // a byte for each 16 k
     u32 d;
@@ -21,7 +21,7 @@ struct Q6K {
     }
   };
 
-  typedef Places<kCodePlanes, kSides> At;
+  typedef Places<2, 2> At;
 
   __device__ static __forceinline__ void place(At& at, const u8* tile, int piece, int unit, int slot) {
     at.base = tile;

@@ -62,14 +62,13 @@ __device__ __forceinline__ u32 nibble_at(const u8* bytes, size_t index) { return
 struct Slot {
   u8* stripe;
   u32 slot;
-  u32 odd;  // 1 if the stripe is an odd piece whose groups of banks change places
+  u32 group;  // bank_group of the stripe's first piece
   // Octet `cell` of the stripe, in a plane of B bits from byte `plane` on.
   template <int B>
   __device__ __forceinline__ u8* cell(u32 plane, u32 cell) const {
     const u32 octet = cell & 3;
     const u32 unit = cell >> 2;
-    const u32 group = (unit & 1) | ((odd ^ (unit >> 1)) & 1) << 1;
-    u8* at = stripe + plane + unit * 128 * B + staggered<B < 4 ? 4 * B : 16>(slot, group);
+    u8* at = stripe + plane + unit * 128 * B + staggered<B < 4 ? 4 * B : 16>(slot, group + unit);
     if (B == 16) return at + octet * 512;
     if (B == 8) return at + (octet >> 1) * 512 + (octet & 1) * 8;
     return at + octet * B;

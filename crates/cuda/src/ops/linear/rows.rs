@@ -61,7 +61,7 @@ pub fn dequant(format: &LinearFormat) -> String {
 }
 
 /// (threads, blocks of a multiprocessor) of the skinny kernel: what the registers of its sums leave room for. Formats whose codes
-/// or scales fill many registers themselves get some more, in smaller blocks.
+/// or scales fill many registers themselves get some more, in smaller blocks; a few with several token tiles more yet.
 pub const fn skinny_bounds(format: &LinearFormat, shape: SkinnyShape) -> (u32, u32) {
     use PackedFormat as F;
     let wide = match format.packed {
